@@ -21,7 +21,7 @@ use crate::{crates, shell};
 /// Packages whose test binaries run real guests or clusters.
 const REAL: [&str; 2] = ["bellows-tests", "neonvm-runner"];
 /// Those that run clusters. Two clusters at once would find each other's control groups.
-const CLUSTERS: [&str; 14] = [
+const CLUSTERS: [&str; 15] = [
     "api_contract",
     "attacks",
     "cluster",
@@ -30,6 +30,7 @@ const CLUSTERS: [&str; 14] = [
     "cluster_vms",
     "controller_failover",
     "drop_in",
+    "fleet_cluster",
     "guest_certificates",
     "install",
     "install_cluster",

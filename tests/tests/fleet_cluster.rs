@@ -1,0 +1,393 @@
+//! Rollouts in a real cluster. `bellows-fleet` runs from its manifests as two pods, and follows a
+//! channel of signed releases. Guests in pods of two nodes get a monitor while the leader is
+//! killed. A bad monitor stops at its first guest and is taken back.
+
+#[path = "fleet_cluster/server.rs"]
+mod server;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use bellows_tests::cluster::{
+    Cluster, Lifetime, NodeKit, Programs, is_ready, nodes_or_skip, pack_all,
+};
+use bellows_tests::image::guest_programs;
+use bellows_tests::patience::wait_for;
+use bellows_tests::{bellows_bin, checkout, guest_or_skip};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use server::Server;
+
+/// A guest boots in 10 s by TCG on an idle machine. This one also runs two nodes.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Longest rollout to both guests.
+const ROLLOUT: Duration = Duration::from_secs(600);
+const SYSTEM: &str = "kube-system";
+const FLEET: &str = "bellows-fleet";
+/// The program, as its image names it.
+const PROGRAM: &str = "/usr/bin/bellows-fleet";
+const VMS: [&str; 2] = ["first", "second"];
+const ENVIRONMENT: &str = "monitors";
+const CHANNEL: &str = "stable";
+/// Port of the server of releases on the nodes' network.
+const PORT: u16 = 8443;
+/// Releases with the programs that print them as their versions.
+const GOOD: (&str, &str) = ("0.1.1", "next-monitor");
+const BAD: (&str, &str) = ("0.1.2", "crashing-part");
+
+struct World {
+    cluster: Cluster,
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    async fn start(programs: Programs, kit: &NodeKit) -> Result<Self> {
+        let (dir, images) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let archives = pack_all(&programs, images.path())?;
+        let start = Cluster::start(programs, kit, dir.path(), 2, &archives, Lifetime::WithUs);
+        let world = Self {
+            cluster: start.await?,
+            dir,
+        };
+        let deployed = world.cluster.deploy().await;
+        deployed.with_context(|| world.explain())?;
+        Ok(world)
+    }
+
+    fn kubectl(&self, words: &[&str]) -> Result<String> {
+        self.cluster.plane().ask(words)
+    }
+
+    fn get(&self, words: &[&str]) -> Result<Value> {
+        let text = self.kubectl(&[&["get", "-o", "json"], words].concat())?;
+        serde_json::from_str(&text).with_context(|| text.clone())
+    }
+
+    fn apply(&self, object: &Value) -> Result<()> {
+        self.cluster.plane().apply(&object.to_string()).map(drop)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Runs a command of the publisher, who has no cluster.
+    fn publish(&self, words: &[&str]) -> Result<()> {
+        let (folder, keys) = (self.path("releases"), self.path("keys"));
+        let output = Command::new(bellows_bin())
+            .args(["fleet", "publish", words[0]])
+            .arg(folder)
+            .args(&words[1..])
+            .arg("--keys")
+            .arg(keys)
+            .output()?;
+        ensure!(output.status.success(), "publish {words:?}: {output:?}");
+        Ok(())
+    }
+
+    fn release(&self, (version, program): (&str, &str)) -> Result<()> {
+        let folder = guest_programs().context("programs of guests")?;
+        let program = format!("monitor={}", folder.join(program).display());
+        self.publish(&["release", "--to", version, "--program", &program])?;
+        self.publish(&["promote", "--to", version, "--channel", CHANNEL])
+    }
+
+    /// Deploys the fleet by its manifests, with the authority of the server.
+    async fn deploy_fleet(&self, authority: &str) -> Result<()> {
+        let manifests = checkout().join("deploy/fleet");
+        self.kubectl(&["apply", "-k", &manifests.display().to_string()])?;
+        let deployment = self.get(&["deployment", FLEET, "-n", SYSTEM])?;
+        let volumes = deployment["spec"]["template"]["spec"]["volumes"].as_array();
+        let mut maps = volumes.into_iter().flatten();
+        let map = maps.find_map(|volume| volume["configMap"]["name"].as_str());
+        let map = map.with_context(|| deployment.to_string())?;
+        let config = json!({"authorities": ["/etc/bellows-fleet/authority.pem"]});
+        let patch = json!({"data": {
+            "config.json": config.to_string(), "authority.pem": authority,
+        }});
+        let words = [
+            "patch",
+            "configmap",
+            map,
+            "-n",
+            SYSTEM,
+            "--type=merge",
+            "-p",
+        ];
+        self.kubectl(&[&words[..], &[&patch.to_string()]].concat())?;
+        let label = format!("name={FLEET}");
+        self.kubectl(&[
+            "delete",
+            "pods",
+            "-n",
+            SYSTEM,
+            "-l",
+            &label,
+            "--timeout=120s",
+        ])?;
+        wait_for("two ready replicas", PATIENCE, || async {
+            let pods = self.get(&["pods", "-n", SYSTEM, "-l", &label]);
+            let pods = pods.map_err(|error| format!("{error:#}"))?;
+            let ready = pods["items"].as_array().into_iter().flatten();
+            let ready = ready.filter(|pod| is_ready(pod)).count();
+            if ready == 2 {
+                Ok(())
+            } else {
+                Err(format!("{ready} are ready"))
+            }
+        })
+        .await
+    }
+
+    /// Identity of the leader: its pod's name, `_`, its process.
+    fn leader(&self) -> Result<String> {
+        let lease = self.get(&["lease", FLEET, "-n", SYSTEM])?;
+        let holder = lease["spec"]["holderIdentity"].as_str();
+        Ok(holder.with_context(|| lease.to_string())?.to_owned())
+    }
+
+    /// Kills the process of the leader. Returns its identity.
+    fn kill_leader(&self) -> Result<String> {
+        let leader = self.leader()?;
+        let (pod, _) = leader.split_once('_').context("an identity")?;
+        for pid in self.cluster.processes(PROGRAM) {
+            let environ = procfs::process::Process::new(pid)?.environ()?;
+            let host = environ.get(std::ffi::OsStr::new("HOSTNAME"));
+            if host.is_some_and(|host| host == pod) {
+                kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+                return Ok(leader);
+            }
+        }
+        anyhow::bail!("no process of {pod}")
+    }
+
+    async fn until<T>(
+        &self,
+        what: &str,
+        patience: Duration,
+        find: impl Fn() -> Result<Option<T>>,
+    ) -> Result<T> {
+        let waited = wait_for(what, patience, || async {
+            match find() {
+                Ok(Some(found)) => Ok(found),
+                Ok(None) => Err(String::new()),
+                Err(error) => Err(format!("{error:#}")),
+            }
+        });
+        waited.await.with_context(|| self.explain())
+    }
+
+    fn deployments(&self) -> Result<Vec<Value>> {
+        let list = self.get(&["fleetdeployments"])?;
+        Ok(list["items"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// Waits for the end of a deployment in a state. Returns its name.
+    async fn ended(&self, of: impl Fn(&Value) -> bool, state: &str) -> Result<String> {
+        let what = format!("a deployment that is {state}");
+        self.until(&what, ROLLOUT, || {
+            let all = self.deployments()?;
+            let found = all.iter().find(|one| of(one));
+            let is_ended = found.filter(|one| one["status"]["state"] == state);
+            Ok(is_ended.and_then(|one| one["metadata"]["name"].as_str().map(str::to_owned)))
+        })
+        .await
+    }
+
+    /// Version of a guest's monitor, from the page at the address of its pod.
+    fn monitor(&self, vm: &str) -> Result<String> {
+        let object = self.get(&["neonvm", vm])?;
+        let ip = object["status"]["podIP"].as_str();
+        let ip = ip.with_context(|| object["status"].to_string())?;
+        let mut curl = self.cluster.on_network("curl");
+        curl.args([
+            "-sS",
+            "--max-time",
+            "10",
+            &format!("http://{ip}:9100/metrics"),
+        ]);
+        let page = String::from_utf8(curl.output()?.stdout)?;
+        let line = page
+            .lines()
+            .find(|line| line.starts_with("vm_monitor_build_info{"));
+        let version = line.and_then(|line| line.split("version=\"").nth(1)?.split('"').next());
+        Ok(version.with_context(|| page.clone())?.to_owned())
+    }
+
+    async fn all_run(&self, version: &str) -> Result<()> {
+        for vm in VMS {
+            let what = format!("monitor {version} in {vm}");
+            self.until(&what, PATIENCE, || {
+                Ok((self.monitor(vm)? == version).then_some(()))
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    fn explain(&self) -> String {
+        let ask = |words: &[&str]| {
+            let said = self.kubectl(words);
+            said.unwrap_or_else(|error| format!("{error:#}"))
+        };
+        let label = format!("name={FLEET}");
+        let kinds = "fleetchannels,fleetenvironments,fleetdeployments,fleetinstances";
+        [
+            ask(&["get", "pods", "-A", "-o", "wide"]),
+            ask(&["get", kinds, "-o", "yaml"]),
+            ask(&["logs", "--tail=60", "-n", SYSTEM, "-l", &label, "--prefix"]),
+            ask(&[
+                "logs",
+                "--tail=20",
+                "-n",
+                SYSTEM,
+                "-l",
+                &label,
+                "--prefix",
+                "--previous",
+            ]),
+        ]
+        .join("\n---\n")
+    }
+}
+
+fn vm(name: &str) -> Value {
+    json!({
+        "apiVersion": "vm.neon.tech/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": name},
+        "spec": {"schedulerName": "autoscale-scheduler", "guest": {
+            "cpus": {"min": "500m", "use": "500m", "max": "500m"},
+            "memorySlots": {"min": 1, "use": 1, "max": 1},
+            "rootDisk": {"image": "bellows/vm-postgres:15"},
+        }},
+    })
+}
+
+fn channel(server: &Server, root: &str) -> Value {
+    json!({
+        "apiVersion": "fleet.bellows.dev/v1alpha1",
+        "kind": "FleetChannel",
+        "metadata": {"name": CHANNEL, "namespace": "default"},
+        "spec": {
+            "url": format!("https://{}/", server.address), "name": CHANNEL, "root": root,
+            "pollSeconds": 10,
+        },
+    })
+}
+
+fn environment() -> Value {
+    json!({
+        "apiVersion": "fleet.bellows.dev/v1alpha1",
+        "kind": "FleetEnvironment",
+        "metadata": {"name": ENVIRONMENT, "namespace": "default"},
+        "spec": {
+            "part": "monitor",
+            "source": {"channel": CHANNEL},
+            "rollout": {
+                "minHealthyPercent": 50, "maxInFlight": 1, "trialSeconds": 20, "retries": 0,
+                "maxFailedPercent": 0,
+            },
+        },
+    })
+}
+
+fn deployment(name: &str, revision: &str) -> Value {
+    json!({
+        "apiVersion": "fleet.bellows.dev/v1alpha1",
+        "kind": "FleetDeployment",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"environment": ENVIRONMENT, "revision": revision, "kind": "User"},
+    })
+}
+
+/// Requirement: B42, B48
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guests_in_pods_get_a_monitor_although_the_leader_is_killed() -> Result<()> {
+    let test = "guests_in_pods_get_a_monitor_although_the_leader_is_killed";
+    if !guest_or_skip(test) {
+        return Ok(());
+    }
+    let Some((programs, kit)) = nodes_or_skip(test) else {
+        return Ok(());
+    };
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let world = World::start(programs, &kit).await?;
+    let rolled = roll(&world).await;
+    rolled.with_context(|| world.explain())
+}
+
+async fn roll(world: &World) -> Result<()> {
+    for name in VMS {
+        world.apply(&vm(name))?;
+    }
+    world.publish(&["init"])?;
+    world.publish(&["channel", CHANNEL])?;
+    world.release(GOOD)?;
+    let server = Server::start(world.cluster.listen(PORT)?, world.path("releases"))?;
+    world.deploy_fleet(&server.authority).await?;
+    let root = std::fs::read_to_string(world.path("releases/metadata/1.root.json"))?;
+    world.apply(&channel(&server, &root))?;
+    world.apply(&environment())?;
+    let revision = format!("{ENVIRONMENT}-r1");
+    let is_made = || Ok(world.get(&["controllerrevision", &revision]).ok());
+    world.until("the first revision", PATIENCE, is_made).await?;
+    world.all_run("0.1.0").await?;
+
+    good_release_reaches_all_guests(world, &revision).await?;
+    bad_release_is_taken_back(world).await
+}
+
+/// The leader is killed during the first trial. The other replica fetches the program itself.
+async fn good_release_reaches_all_guests(world: &World, revision: &str) -> Result<()> {
+    world.apply(&deployment("to-good", revision))?;
+    world
+        .until("the first turn", PATIENCE, || {
+            let list = world.get(&["fleetinstances"])?;
+            let any = list["items"].as_array().is_some_and(|all| !all.is_empty());
+            Ok(any.then_some(()))
+        })
+        .await?;
+    let killed = world.kill_leader()?;
+    world
+        .until("another leader", PATIENCE, || {
+            let leader = world.leader()?;
+            Ok((leader != killed && !leader.is_empty()).then_some(()))
+        })
+        .await?;
+    let is_it = |one: &Value| one["metadata"]["name"] == "to-good";
+    world.ended(is_it, "Complete").await?;
+    world.all_run(GOOD.0).await?;
+    let list = world.get(&["fleetinstances"])?;
+    for instance in list["items"].as_array().into_iter().flatten() {
+        let part = &instance["status"]["parts"]["monitor"];
+        ensure!(part["last"]["result"] == "Good", "{instance}");
+    }
+    Ok(())
+}
+
+/// The channel names it, and the fleet itself makes the deployment and its rollback.
+async fn bad_release_is_taken_back(world: &World) -> Result<()> {
+    world.release(BAD)?;
+    let of_revision =
+        |one: &Value, number: u32| one["spec"]["revision"] == format!("{ENVIRONMENT}-r{number}");
+    let is_bad = |one: &Value| of_revision(one, 2) && one["spec"]["kind"] == "User";
+    let bad = world.ended(is_bad, "Unhealthy").await?;
+    let is_back = |one: &Value| one["spec"]["kind"] == "Rollback" && of_revision(one, 1);
+    world.ended(is_back, "Complete").await?;
+    world.all_run(GOOD.0).await?;
+    let all = world.deployments()?;
+    let one = all
+        .iter()
+        .find(|one| one["metadata"]["name"] == bad.as_str());
+    let progress = one.map(|one| one["status"]["progress"].clone());
+    let progress = progress.context("the deployment is there")?;
+    ensure!(
+        progress["failed"] == 1,
+        "{progress}: it stopped at its first guest"
+    );
+    Ok(())
+}
