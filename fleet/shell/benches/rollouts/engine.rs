@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fleet_core::{
     Action, Deployment, Engine, Environment, Event, Guest, Now, Observed, Outcome, PartFacts,
-    Revision, World,
+    Returned, Revision, World,
 };
 use protocol::core::Core as _;
 use protocol::fleet::{
@@ -84,7 +84,7 @@ fn guest(node: usize) -> Guest {
                 starts: 1,
                 resident_bytes: 1 << 20,
             },
-            is_expired: false,
+            returned: Returned::default(),
         }),
         ..Guest::default()
     }

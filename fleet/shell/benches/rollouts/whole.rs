@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
-use fleet::{Metrics, Params};
+use fleet::{Location, Metrics, Params, Pulses};
 use fleet_store::{Programs, deployment_object, environment_object, revision_object};
 use protocol::fleet::{
     DeploymentKind, DeploymentSpec, EnvironmentSpec, Resolved, RevisionData, Rollout,
@@ -98,6 +98,8 @@ pub(crate) async fn figures(guests: usize) -> Map<String, Value> {
         stages: StageLog::new(16),
         metrics: Metrics::default(),
         journal: None,
+        location: Location::Machine,
+        pulses: Pulses::default(),
     };
     let begun = Instant::now();
     let driver = tokio::spawn(fleet::run(params, token.clone()));

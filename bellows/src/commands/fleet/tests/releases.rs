@@ -2,7 +2,7 @@
 
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
-use fleet::{Channels, Metrics, Params};
+use fleet::{Channels, Location, Metrics, Params, Pulses};
 use prometheus_client::registry::Registry;
 use protocol::fleet::KEY_REFRESH;
 use serde_json::json;
@@ -196,6 +196,8 @@ async fn environment_follows_a_channel_and_its_next_version() {
         stages: StageLog::new(1),
         metrics: Metrics::register(&mut Registry::default()),
         journal: None,
+        location: Location::Machine,
+        pulses: Pulses::default(),
     };
     let mut channels = Channels::new(&params);
     channels.round().await.expect("a round");
