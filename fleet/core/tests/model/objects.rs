@@ -112,7 +112,7 @@ impl Objects {
                 });
             }
             Write::Turn { guest, turn } => self.turns.entry(guest).or_default().0 = Some(turn),
-            Write::End { guest, part } => self.turns.entry(guest).or_default().1 = Some(part),
+            Write::End { guest, part, .. } => self.turns.entry(guest).or_default().1 = Some(part),
         }
         self.changed(key.clone());
         if let Some(version) = self.versions.get(&key) {

@@ -122,7 +122,7 @@ impl State {
                 is_enrolled: true,
                 boot: played.boot.to_string(),
                 observed: played.observed(self.second),
-                facts: played.facts(),
+                facts: played.facts(3_600),
                 turn,
                 last,
                 ..Guest::default()
