@@ -91,7 +91,7 @@ impl Site {
         command
     }
 
-    fn kubectl(&self, arguments: &[&str]) -> Command {
+    pub(super) fn kubectl(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("kubectl");
         command
             .arg("--kubeconfig")

@@ -11,7 +11,15 @@ use crate::{interrupt, shell};
 
 /// VMs of the demonstration, in the order of their creation.
 pub(super) const GUESTS: [&str; 3] = ["one", "two", "three"];
+/// Longest rollout, with kills and without KVM.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1200);
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Smallest memory of a guest.
+pub(super) const SMALLEST_GIB: f64 = 6.0;
+/// Sizes follow memory early and load late, so that a load average of 2.8 makes no guest grow.
+const SCALING: &str = "autoscaling.neon.tech/config=\
+     {\"loadAverageFractionTarget\":1.9,\"memoryUsageFractionTarget\":0.11}";
 
 pub(super) fn create(site: &Site, name: &str) -> Result<()> {
     let create = [
@@ -21,18 +29,21 @@ pub(super) fn create(site: &Site, name: &str) -> Result<()> {
         "--image",
         "bellows/postgres:15",
         "--cpu-min",
-        "0.25",
+        "0.5",
         "--cpu-max",
         "0.5",
         "--memory-min",
-        "1Gi",
+        "6Gi",
         "--memory-max",
-        "3Gi",
+        "8Gi",
         "--port",
         "5432",
         "--autoscale",
     ];
-    shell::run("create a VM", &mut site.command(&create))
+    shell::run("create a VM", &mut site.command(&create))?;
+    let mut annotate = site.kubectl(&["annotate", "neonvm", name, SCALING]);
+    shell::output(&mut annotate)?;
+    Ok(())
 }
 
 pub(super) fn database(site: &Site, name: &str, vm: &Value) -> Result<Database> {

@@ -1,5 +1,7 @@
 //! The report of a demo of rollouts, the content of `--report FILE`.
 
+use std::fmt;
+
 use serde::Serialize;
 
 use crate::shell::say;
@@ -47,6 +49,14 @@ pub(super) struct Growth {
     pub(super) in_trial_gib: f64,
 }
 
+impl fmt::Display for Growth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (before, most) = (self.before_gib, self.in_trial_gib);
+        let guest = &self.guest;
+        write!(f, "{guest} grew from {before:.2} to {most:.2} GiB on trial")
+    }
+}
+
 /// The last page.
 pub(super) fn summary(report: &FleetReport) {
     say("");
@@ -61,11 +71,7 @@ pub(super) fn summary(report: &FleetReport) {
         ));
     }
     say("");
-    let growth = &report.growth;
-    say(&format!(
-        "{} grew from {:.2} to {:.2} GiB on trial",
-        growth.guest, growth.before_gib, growth.in_trial_gib
-    ));
+    say(&report.growth.to_string());
     say(&format!(
         "{} kills, {} of them in rollouts (seed {}), {} samples, at least {} guests settled and \
          healthy, {} guest restarts",
