@@ -21,16 +21,16 @@ pub enum EndCause {
     Unanswered,
     /// The deployment gives no more turns, or the guest does not belong to it any more.
     Stopped,
-    /// Any other.
+    /// A gate, an order that was refused, or a guest that began again.
     Other,
 }
 
 /// A cause with its text for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Why {
-    /// The value.
+    /// For rules and figures.
     pub cause: EndCause,
-    /// The text, with figures.
+    /// For people, with figures and names.
     pub text: String,
 }
 

@@ -135,14 +135,14 @@ pub enum Returned {
     Ended,
     /// The guest, because the host did not keep the program in time.
     NotKept,
-    /// The host.
+    /// The host, because of the proof or of a stop.
     ByHost,
 }
 
 /// The condition `Degraded` of a VM, while it is true.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Degradation {
-    /// Its message.
+    /// Problems of the VM, as its condition says them.
     pub message: String,
     /// Time of its last transition. `None` if the condition names none.
     pub since: Option<WallTime>,
