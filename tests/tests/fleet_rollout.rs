@@ -17,8 +17,8 @@ use serde_json::Value;
 
 const ENVIRONMENT: &str = "monitors";
 const NAMESPACE: &str = "default";
-const VMS: [&str; 2] = ["first", "second"];
-/// Longest rollout to both guests, or its return, without KVM.
+const VMS: [&str; 3] = ["first", "second", "third"];
+/// Longest rollout to all guests, or its return, without KVM.
 const PATIENCE: Duration = Duration::from_secs(400);
 
 /// Guests of an environment, and the API through which people change it.
@@ -40,7 +40,7 @@ impl Fleet {
             environment: Value::Null,
             revisions: 0,
         };
-        let object = environment_object(NAMESPACE, ENVIRONMENT, &spec(0));
+        let object = environment_object(NAMESPACE, ENVIRONMENT, &spec(&version(0)));
         fleet.environment = fleet.create(FleetKind::Environment, object).await;
         fleet
     }
@@ -63,8 +63,14 @@ impl Fleet {
         serde_json::to_value(object).map_err(|error| error.to_string())
     }
 
-    /// Keeps a program, and starts a deployment of it. Returns the deployment's name and the hash.
+    /// Keeps a program, and starts a deployment of it under the next version. Returns the
+    /// deployment's name and the hash.
     async fn deploy(&mut self, program: &[u8]) -> (String, String) {
+        let version = version(self.revisions + 1);
+        self.deploy_as(program, &version).await
+    }
+
+    async fn deploy_as(&mut self, program: &[u8], version: &str) -> (String, String) {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), program).expect("a program");
         let programs = Programs::new(self.site.state_dir().join("fleet/programs"));
@@ -72,9 +78,9 @@ impl Fleet {
         self.revisions += 1;
         let number = self.revisions;
         let data = RevisionData {
-            spec: spec(number),
+            spec: spec(version),
             resolved: Resolved {
-                version: version(number),
+                version: version.to_owned(),
                 sha256: sha256.clone(),
             },
         };
@@ -149,6 +155,15 @@ impl Fleet {
         .expect("guests at rest");
     }
 
+    /// Kills `bellows up` and starts it again, after each of the pauses.
+    async fn is_killed_after(&mut self, pauses_ms: &[u64]) {
+        for pause in pauses_ms {
+            tokio::time::sleep(Duration::from_millis(*pause)).await;
+            self.site.kill_up().await.expect("kill -9");
+            self.site.restart_up().await.expect("bellows up");
+        }
+    }
+
     /// Names of the guests whose newest turn is of a deployment.
     async fn touched_by(&self, deployment: &str) -> Vec<String> {
         let api = self.api(FleetKind::Instance);
@@ -164,7 +179,7 @@ fn version(number: i64) -> String {
     format!("0.1.{number}")
 }
 
-fn spec(number: i64) -> EnvironmentSpec {
+fn spec(version: &str) -> EnvironmentSpec {
     EnvironmentSpec {
         rollout: Rollout {
             min_healthy_percent: 50,
@@ -174,7 +189,7 @@ fn spec(number: i64) -> EnvironmentSpec {
             max_failed_percent: 0,
             ..Rollout::default()
         },
-        ..EnvironmentSpec::of_release(PartName::Monitor, &version(number))
+        ..EnvironmentSpec::of_release(PartName::Monitor, version)
     }
 }
 
@@ -188,14 +203,14 @@ fn monitor(tail: &str) -> Vec<u8> {
     [program("vm-monitor"), tail.as_bytes().to_vec()].concat()
 }
 
-/// Requirement: B35, B38
+/// Requirement: B35, B38, R07
 #[tokio::test(flavor = "multi_thread")]
 async fn good_version_reaches_all_guests_and_bad_ones_stop_at_the_first() {
     if !guest_or_skip("good_version_reaches_all_guests_and_bad_ones_stop_at_the_first") {
         return;
     }
     let mut fleet = Fleet::boot().await;
-    let boots = wait_for("parts of both guests", BOOT_PATIENCE, || async {
+    let boots = wait_for("parts of all guests", BOOT_PATIENCE, || async {
         fleet.monitors().await?;
         let first = fleet.site.runner(VMS[0]).await;
         let first = first.map_err(|error| format!("{error:#}"))?;
@@ -203,13 +218,17 @@ async fn good_version_reaches_all_guests_and_bad_ones_stop_at_the_first() {
     });
     let boot = boots.await.expect("parts");
 
-    let (first, good) = fleet.deploy(&monitor("first")).await;
+    let program_of_first = monitor("first");
+    let (first, good) = fleet.deploy(&program_of_first).await;
     let done = fleet.ends(&first, DeploymentState::Complete).await;
-    assert_eq!(done["status"]["progress"]["done"], 2, "{done}");
+    assert_eq!(done["status"]["progress"]["done"], 3, "{done}");
     fleet.rests_at(&good).await;
 
     for bad in ["crashing-part", "hanging-part", "leaking-part", "deaf-part"] {
         let (name, _) = fleet.deploy(&program(bad)).await;
+        if bad == "leaking-part" {
+            fleet.is_killed_after(&[1_300, 4_700]).await;
+        }
         let failed = fleet.ends(&name, DeploymentState::Unhealthy).await;
         assert_eq!(failed["status"]["progress"]["failed"], 1, "{bad}: {failed}");
         let touched = fleet.touched_by(&name).await;
@@ -217,7 +236,7 @@ async fn good_version_reaches_all_guests_and_bad_ones_stop_at_the_first() {
         fleet.rests_at(&good).await;
     }
 
-    let (name, better) = fleet.deploy(&monitor("second")).await;
+    let (raised, better) = fleet.deploy(&monitor("second")).await;
     wait_for("a trial", PATIENCE, || async {
         let monitors = fleet.monitors().await?;
         let is_on_trial = monitors.iter().any(|one| one.phase == PartPhase::Trial);
@@ -225,10 +244,20 @@ async fn good_version_reaches_all_guests_and_bad_ones_stop_at_the_first() {
     })
     .await
     .expect("a trial");
-    fleet.site.kill_up().await.expect("kill -9");
-    fleet.site.restart_up().await.expect("bellows up");
-    fleet.ends(&name, DeploymentState::Complete).await;
+    fleet.is_killed_after(&[0, 2_900, 6_100]).await;
+    fleet.ends(&raised, DeploymentState::Complete).await;
     fleet.rests_at(&better).await;
+
+    // A lower version is a deployment like any other.
+    let (lowered, same) = fleet.deploy_as(&program_of_first, &version(1)).await;
+    assert_eq!(same, good);
+    fleet.ends(&lowered, DeploymentState::Complete).await;
+    fleet.rests_at(&good).await;
+    let versions = fleet.monitors().await.expect("monitors");
+    assert!(
+        versions.iter().all(|one| one.version == version(1)),
+        "{versions:?}"
+    );
     let runner = fleet.site.runner(VMS[0]).await.expect("a runner");
     assert_eq!(runner.boot_id.as_ref(), Some(&boot));
 }
