@@ -13,6 +13,7 @@
 
 pub mod api;
 pub mod guest;
+pub mod policies;
 pub mod program;
 pub mod scheduler;
 pub mod sly;

@@ -167,6 +167,9 @@ impl PolicyRuntime {
 
     /// The member `policies` of the agent's state.
     pub(in crate::shell) fn dump(&self) -> Value {
+        // The reports borrow the known policies too. A second borrow by the same thread waits for
+        // ever once a change waits for the first.
+        let tallies = self.reports();
         let known = self.0.known.borrow();
         let policies: Vec<Value> = known
             .policies
@@ -190,7 +193,7 @@ impl PolicyRuntime {
             .collect();
         json!({
             "known": policies,
-            "tallies": self.reports(),
+            "tallies": tallies,
             "workers": {
                 "live": self.0.live.dump(),
                 "shadow": self.0.shadow.dump(),
