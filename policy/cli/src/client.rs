@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use policy_contract::frames::{self, FromWorker, MAX_LINE_BYTES, ToWorker};
@@ -19,11 +19,18 @@ const UNSENT_BYTES: usize = 64 << 10;
 /// Most bytes that one read takes.
 const READ_BYTES: usize = 16 << 10;
 
+/// Longest time in which a worker takes a write, and in which it ends after its input or output has
+/// ended.
+const END_LIMIT: Duration = Duration::from_secs(2);
+
+/// Time between two looks for the end of a worker.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
 /// A running worker.
 #[derive(Debug)]
 pub struct Client {
     child: Child,
-    input: Option<ChildStdin>,
+    input: Option<UnixStream>,
     unsent: Vec<u8>,
     lines: Lines,
 }
@@ -61,16 +68,18 @@ impl Client {
     /// # Errors
     /// The program cannot be started.
     pub fn spawn(mut command: Command) -> io::Result<Self> {
-        // A socket, because reads of a pipe have no time limit. A thread that reads would cost each
-        // answer two changes of the thread.
+        // Sockets, because reads and writes of a pipe have no time limit. A thread that reads would
+        // cost each answer two changes of the thread.
         let (own, theirs) = UnixStream::pair()?;
-        let mut child = command
+        let (input, their_input) = UnixStream::pair()?;
+        input.set_write_timeout(Some(END_LIMIT))?;
+        let child = command
             .env_clear()
-            .stdin(Stdio::piped())
+            .stdin(OwnedFd::from(their_input))
             .stdout(OwnedFd::from(theirs))
             .spawn()?;
         Ok(Self {
-            input: child.stdin.take(),
+            input: Some(input),
             unsent: Vec::new(),
             child,
             lines: Lines {
@@ -121,7 +130,7 @@ impl Client {
                 self.child.wait()?;
                 Err(NoLine::Late(clock))
             }
-            Next::Ended => Err(NoLine::Died(self.child.wait()?)),
+            Next::Ended => Err(NoLine::Died(self.ended()?)),
         }
     }
 
@@ -138,7 +147,20 @@ impl Client {
         self.receive(clock)
     }
 
-    /// Ends the worker by the end of its input.
+    /// Waits for the end of the worker, and kills it when it goes on.
+    fn ended(&mut self) -> io::Result<ExitStatus> {
+        let until = Instant::now() + END_LIMIT;
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        self.child.kill()?;
+        self.child.wait()
+    }
+
+    /// Ends the worker by the end of its input. One that goes on is killed.
     ///
     /// # Errors
     /// The worker cannot be waited for.
@@ -146,7 +168,7 @@ impl Client {
         // A worker that has ended needs no message.
         let _ = self.flush();
         self.input = None;
-        self.child.wait()
+        self.ended()
     }
 }
 

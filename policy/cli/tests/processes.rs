@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -13,6 +14,8 @@ use policy_contract::frames::{self, FromWorker, ToWorker};
 use policy_contract::{Digest, Input, Scope};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Number of the signal that ends a process in any case.
+const KILLED: i32 = 9;
 /// Questions of a plain run. `cargo xtask escape` asks 100,000.
 const QUESTIONS: u64 = 5_000;
 /// Pasts that the questions share, each an own VM.
@@ -216,4 +219,40 @@ fn worker_ends_with_its_input_and_refuses_what_is_no_line() {
         .write_all(b"{\"op\":\"run\",\"command\":\"id\"}\n")
         .expect("sent");
     assert_eq!(child.wait().expect("its end").code(), Some(70));
+}
+
+/// A worker that ends by a signal only, and does this before.
+fn stubborn(before: &str) -> Client {
+    let mut command = Command::new("/bin/sh");
+    command
+        .arg("-c")
+        .arg(format!("{before} exec /bin/sleep 600"));
+    Client::spawn(command).expect("a worker")
+}
+
+/// Requirement: V33
+#[test]
+fn v33_worker_that_goes_on_after_its_output_is_killed() {
+    let mut client = stubborn("exec >&-;");
+    let line = client.receive(Duration::from_secs(60));
+    assert!(
+        matches!(&line, Err(NoLine::Died(status)) if status.signal() == Some(KILLED)),
+        "{line:?}"
+    );
+}
+
+/// Requirement: V33
+#[test]
+fn v33_worker_that_goes_on_after_its_input_is_killed() {
+    let status = stubborn("").finish().expect("it is waited for");
+    assert_eq!(status.signal(), Some(KILLED));
+}
+
+/// Requirement: V33
+#[test]
+fn v33_worker_that_reads_nothing_holds_up_no_write() {
+    let mut client = stubborn("");
+    let message = ToWorker::Forget { vm: 1 };
+    let refused = (0..1_000_000).find_map(|_| client.send(&message).err());
+    assert!(matches!(refused, Some(NoLine::Io(_))), "{refused:?}");
 }
