@@ -20,6 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use server::Server;
+use sha2::{Digest as _, Sha256};
 
 /// A guest boots in 10 s by TCG on an idle machine. This one also runs two nodes.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -197,7 +198,7 @@ impl World {
         .await
     }
 
-    /// Version of a guest's monitor, from the page at the address of its pod.
+    /// Digest of a guest's monitor, from the page at the address of its pod.
     fn monitor(&self, vm: &str) -> Result<String> {
         let object = self.get(&["neonvm", vm])?;
         let ip = object["status"]["podIP"].as_str();
@@ -213,15 +214,15 @@ impl World {
         let line = page
             .lines()
             .find(|line| line.starts_with("vm_monitor_build_info{"));
-        let version = line.and_then(|line| line.split("version=\"").nth(1)?.split('"').next());
-        Ok(version.with_context(|| page.clone())?.to_owned())
+        let sha256 = line.and_then(|line| line.split("sha256=\"").nth(1)?.split('"').next());
+        Ok(sha256.with_context(|| page.clone())?.to_owned())
     }
 
-    async fn all_run(&self, version: &str) -> Result<()> {
+    async fn all_run(&self, sha256: &str) -> Result<()> {
         for vm in VMS {
-            let what = format!("monitor {version} in {vm}");
+            let what = format!("monitor sha256:{sha256} in {vm}");
             self.until(&what, PATIENCE, || {
-                Ok((self.monitor(vm)? == version).then_some(()))
+                Ok((self.monitor(vm)? == sha256).then_some(()))
             })
             .await?;
         }
@@ -252,6 +253,14 @@ impl World {
         ]
         .join("\n---\n")
     }
+}
+
+/// Digest of the program of a release.
+fn digest((_, program): (&str, &str)) -> Result<String> {
+    let folder = guest_programs().context("programs of guests")?;
+    let content = std::fs::read(folder.join(program))?;
+    let bytes = Sha256::digest(content);
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn vm(name: &str) -> Value {
@@ -335,8 +344,6 @@ async fn roll(world: &World) -> Result<()> {
     let revision = format!("{ENVIRONMENT}-r1");
     let is_made = || Ok(world.get(&["controllerrevision", &revision]).ok());
     world.until("the first revision", PATIENCE, is_made).await?;
-    world.all_run("0.1.0").await?;
-
     good_release_reaches_all_guests(world, &revision).await?;
     bad_release_is_taken_back(world).await
 }
@@ -360,7 +367,7 @@ async fn good_release_reaches_all_guests(world: &World, revision: &str) -> Resul
         .await?;
     let is_it = |one: &Value| one["metadata"]["name"] == "to-good";
     world.ended(is_it, "Complete").await?;
-    world.all_run(GOOD.0).await?;
+    world.all_run(&digest(GOOD)?).await?;
     let list = world.get(&["fleetinstances"])?;
     for instance in list["items"].as_array().into_iter().flatten() {
         let part = &instance["status"]["parts"]["monitor"];
@@ -378,7 +385,7 @@ async fn bad_release_is_taken_back(world: &World) -> Result<()> {
     let bad = world.ended(is_bad, "Unhealthy").await?;
     let is_back = |one: &Value| one["spec"]["kind"] == "Rollback" && of_revision(one, 1);
     world.ended(is_back, "Complete").await?;
-    world.all_run(GOOD.0).await?;
+    world.all_run(&digest(GOOD)?).await?;
     let all = world.deployments()?;
     let one = all
         .iter()

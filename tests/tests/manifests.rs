@@ -155,7 +155,7 @@ fn every_component_has_readiness_and_liveness_probes() {
             }
         }
     }
-    assert_eq!(asked.len(), 4, "{asked:?}");
+    assert_eq!(asked.len(), 5, "{asked:?}");
     // An agent that is busy with all VMs of its node at once is not restarted for it.
     let (_, agent) = asked
         .iter()

@@ -11,6 +11,7 @@ mod instances;
 mod objects;
 mod parts;
 mod plan;
+mod preflight;
 mod program;
 mod publish;
 mod release;
@@ -81,6 +82,8 @@ enum FleetCommand {
     Optin(enrol::EnrolArgs),
     /// List each guest's parts: version, origin and progress of a change
     Instances(instances::InstancesArgs),
+    /// Check that a control plane of a release understands all guests
+    Preflight(preflight::PreflightArgs),
 }
 
 pub(crate) async fn run(context: &Context, args: &FleetArgs) -> Outcome {
@@ -102,6 +105,7 @@ pub(crate) async fn run(context: &Context, args: &FleetArgs) -> Outcome {
         FleetCommand::Optout(args) => enrol::enrol(context, args, false).await,
         FleetCommand::Optin(args) => enrol::enrol(context, args, true).await,
         FleetCommand::Instances(args) => instances::instances(context, args).await,
+        FleetCommand::Preflight(args) => preflight::preflight(context, args).await,
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 /// Most bytes of the file, and of each file that it names.
 const MAX_BYTES: u64 = 1 << 20;
-/// Bounds of `stuckSeconds`. One step of the driver takes up to 20 s while the API does not respond.
+/// Bounds of `stuckSeconds`. A step takes up to 20 s while the API does not respond.
 const STUCK_SECONDS: std::ops::RangeInclusive<u32> = 25..=3600;
 
 /// Settings of the program.

@@ -23,7 +23,7 @@ pub fn start(
             if step > limit {
                 break step;
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::park_timeout(LOOK_EVERY);
         };
         on_stuck(step);
     };

@@ -37,7 +37,7 @@ pub(crate) struct ListArgs {
     allow_dev: bool,
     /// How to print it
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+    pub(super) output: Format,
 }
 
 /// A release of a repository.
@@ -59,7 +59,7 @@ pub(super) async fn run(context: &Context, command: &ReleaseCommand) -> Outcome 
 }
 
 /// The failure of a reading as the end of a command.
-fn explained(error: &ReadError) -> Fail {
+pub(super) fn explained(error: &ReadError) -> Fail {
     let what = error.to_string();
     match error {
         ReadError::Unavailable(_) => Fail::missing(what)
@@ -78,14 +78,14 @@ fn explained(error: &ReadError) -> Fail {
     }
 }
 
-struct Opened {
-    repository: Repository,
+pub(super) struct Opened {
+    pub(super) repository: Repository,
     spec: ChannelSpec,
     /// Folder of the verified metadata. The repository writes to it until the command ends.
     _verified: TempDir,
 }
 
-async fn open(context: &Context, args: &ListArgs) -> Outcome<Opened> {
+pub(super) async fn open(context: &Context, args: &ListArgs) -> Outcome<Opened> {
     let api = context.api().await?;
     let (namespace, name) = args.channel.key();
     let object = api.get(CHANNEL, namespace, name).await?;

@@ -1,7 +1,7 @@
 //! Runners in pods. Each is asked by TLS that trusts its VM's certificate alone, and is shown its
 //! VM's token.
 //!
-//! * A pod belongs to a VM by the uid of its owner, by its label and by the name in the VM's status.
+//! * A pod belongs to a VM by the uid of its owner, by its label and by the VM's status.
 //! * A runner is never asked in the clear.
 //! * Credentials are read again if a runner refuses them, at most every [`READ_EVERY`].
 

@@ -82,6 +82,36 @@ async fn published_release_is_listed_shown_and_verified() {
     assert!(text.contains("signature"), "{text}");
 }
 
+/// Requirement: R12
+#[tokio::test]
+async fn preflight_refuses_a_control_plane_that_a_guest_does_not_understand() {
+    let site = Site::with_channel().await;
+    for (version, link) in [("1.1.0", "monitor=1..2"), ("2.0.0", "monitor=3..4")] {
+        let program = site.program(version).display().to_string();
+        let line = format!("--to {version} --program monitor={program} --link {link}");
+        site.publish("release", &line).await.expect("released");
+    }
+    let line = |version: &str| format!("preflight stable --control-plane {version}");
+    assert_eq!(site.run(&line("2.0.0")).await, Ok(()), "no guest");
+    site.api.put(
+        "fleetinstances",
+        json!({
+            "apiVersion": "fleet.bellows.dev/v1alpha1", "kind": "FleetInstance",
+            "metadata": {"name": "vm-pg", "namespace": NAMESPACE},
+            "spec": {"parts": {}},
+            "status": {"parts": {"monitor": {"version": "1.1.0"}}},
+        }),
+    );
+    for format in ["table", "json"] {
+        assert_eq!(site.run(&format!("{} -o {format}", line("1.1.0"))).await, Ok(()));
+    }
+    let (code, text) = site.refused(&line("2.0.0")).await;
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("vm-pg") && text.contains("3 to 4"), "{text}");
+    let (code, text) = site.refused(&line("3.0.0")).await;
+    assert_eq!(code, 69, "{text}");
+}
+
 /// Requirement: R40
 #[tokio::test]
 async fn publisher_is_told_what_a_rule_refuses() {
@@ -193,6 +223,7 @@ async fn environment_follows_a_channel_and_its_next_version() {
         client: site.api.client(),
         clock: Clock::new(),
         state_dir: site.folder.path().to_owned(),
+        location: Location::Machine,
         stages: StageLog::new(1),
         metrics: Metrics::register(&mut Registry::default()),
         journal: None,
