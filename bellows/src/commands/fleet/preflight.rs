@@ -77,7 +77,11 @@ pub(super) fn running_parts(instances: &[Value]) -> Vec<RunningPart> {
     for instance in instances {
         let metadata = &instance["metadata"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let name = format!("{}/{}", text(&metadata["namespace"]), text(&metadata["name"]));
+        let name = format!(
+            "{}/{}",
+            text(&metadata["namespace"]),
+            text(&metadata["name"])
+        );
         let parts = instance["status"]["parts"].as_object();
         for (part, state) in parts.into_iter().flatten() {
             let version = text(&state["version"]);

@@ -18,10 +18,16 @@ fn instance(name: &str, version: &Value) -> Value {
 /// Requirement: R12
 #[test]
 fn guest_without_a_common_version_of_a_link_is_named() {
-    let next = release("2.0.0", &json!({"monitor": {"min": 3, "max": 4}, "other": {"min": 9, "max": 9}}));
+    let next = release(
+        "2.0.0",
+        &json!({"monitor": {"min": 3, "max": 4}, "other": {"min": 9, "max": 9}}),
+    );
     let known = [
         ("1.0.0", json!({"monitor": {"min": 1, "max": 2}})),
-        ("1.5.0", json!({"monitor": {"min": 2, "max": 3}, "other": {"min": 1, "max": 1}})),
+        (
+            "1.5.0",
+            json!({"monitor": {"min": 2, "max": 3}, "other": {"min": 1, "max": 1}}),
+        ),
         ("1.6.0", json!({})),
     ];
     let known = known.map(|(version, links)| (version.to_owned(), release(version, &links)));
@@ -42,7 +48,13 @@ fn guest_without_a_common_version_of_a_link_is_named() {
     };
     let refused = findings.refused.iter().map(|(part, _)| part).collect();
     assert_eq!(names(refused), ["default/vm-old"]);
-    assert_eq!(names(findings.unknown.iter().collect()), ["default/vm-image"]);
+    assert_eq!(
+        names(findings.unknown.iter().collect()),
+        ["default/vm-image"]
+    );
     let (_, reason) = &findings.refused[0];
-    assert!(reason.contains("3 to 4") && reason.contains("1 to 2"), "{reason}");
+    assert!(
+        reason.contains("3 to 4") && reason.contains("1 to 2"),
+        "{reason}"
+    );
 }

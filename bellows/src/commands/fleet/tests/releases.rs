@@ -103,7 +103,10 @@ async fn preflight_refuses_a_control_plane_that_a_guest_does_not_understand() {
         }),
     );
     for format in ["table", "json"] {
-        assert_eq!(site.run(&format!("{} -o {format}", line("1.1.0"))).await, Ok(()));
+        assert_eq!(
+            site.run(&format!("{} -o {format}", line("1.1.0"))).await,
+            Ok(())
+        );
     }
     let (code, text) = site.refused(&line("2.0.0")).await;
     assert_eq!(code, 1, "{text}");
