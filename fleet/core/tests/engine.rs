@@ -90,11 +90,11 @@ fn resize_that_degrades_a_vm_delays_the_end_of_its_trial() {
     let keep = Call::Keep {
         token: token.clone(),
     };
-    let back = Call::Back { token };
+    let back = [Call::Back { token }];
     assert_eq!(calls(30, None), [keep]);
     assert_eq!(calls(11, Some(true)), []);
-    assert_eq!(calls(10, Some(true)), [back.clone()]);
-    assert_eq!(calls(30, Some(false)), [back]);
+    assert_eq!(calls(10, Some(true)), back);
+    assert_eq!(calls(30, Some(false)), back);
 }
 
 /// Requirement: R17

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::played;
 
-/// Longest rollout.
+/// Time after which a rollout counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(3_600);
 /// Time in which nothing is to be written.
 const IDLE: Duration = Duration::from_secs(70);

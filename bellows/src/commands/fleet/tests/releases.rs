@@ -230,7 +230,6 @@ async fn environment_follows_a_channel_and_its_next_version() {
         stages: StageLog::new(1),
         metrics: Metrics::register(&mut Registry::default()),
         journal: None,
-        location: Location::Machine,
         pulses: Pulses::default(),
     };
     let mut channels = Channels::new(&params);
