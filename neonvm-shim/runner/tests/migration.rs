@@ -199,7 +199,8 @@ async fn take_over(from: &mut Vm, to: &Vm, id: &str) -> GuestState {
 
 /// Requirement: N44
 /// One guest is migrated with a copy of its disk, recalled in the middle and at the very end,
-/// abandoned by a target that dies, and migrated in the end. It stays the same boot, with its plugged CPUs and memory.
+/// abandoned by a target that dies, and migrated in the end. It stays the same boot, with its
+/// plugged CPUs and memory.
 ///
 /// QEMU 10.0 without KVM sometimes misses a page that the guest writes during the transfer, and the
 /// guest's kernel panics right after the migration (docs/migration.md).
