@@ -148,6 +148,10 @@ impl Client {
     }
 
     /// Waits for the end of the worker, and kills it when it goes on.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the end of a child is its state, and it has a deadline"
+    )]
     fn ended(&mut self) -> io::Result<ExitStatus> {
         let until = Instant::now() + END_LIMIT;
         while Instant::now() < until {
