@@ -13,7 +13,7 @@ use std::time::Duration;
 use peers::{World, address};
 use protocol::time::WallTime;
 use serde_json::{Value, json};
-use test_records::{Missing, skip};
+use test_records::{Missing, installed, skip};
 use tokio::process::{Child, Command};
 
 /// Longest wait for anything.
@@ -32,13 +32,6 @@ fn server_program() -> Option<PathBuf> {
     given
         .or_else(|| installed("versitygw"))
         .filter(|path| path.is_file())
-}
-
-/// Where `cargo xtask setup` puts a program.
-fn installed(name: &str) -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    Some(cache?.join("bellows/tools").join(name))
 }
 
 /// An address nobody listens at.

@@ -32,7 +32,8 @@ impl Fleet {
     async fn boot() -> Self {
         let site = Site::fresh().await.expect("bellows up");
         for name in VMS {
-            let object = postgres_vm(name, (1000, 1000, 1000), (1, 1, 1), true);
+            // Three of them fit into a node of two CPUs.
+            let object = postgres_vm(name, (500, 500, 500), (1, 1, 1), true);
             site.boot(&object).await.expect("a guest");
         }
         let mut fleet = Self {

@@ -12,7 +12,7 @@ mod demo;
 mod disk;
 mod dist;
 mod escape;
-mod event_servers;
+mod foreign;
 mod fuzz;
 mod histories;
 mod http;
@@ -93,7 +93,7 @@ enum Command {
 /// All that a machine needs for every command: packages, and the servers that tests talk to.
 fn everything() -> anyhow::Result<()> {
     setup::ensure(setup::Need::Everything)?;
-    event_servers::ensure()?;
+    foreign::ensure()?;
     if shell::is_root() {
         cluster::rootfs::ensure_systemd()?;
     }

@@ -22,7 +22,7 @@ struct Tool {
     build: bool,
 }
 
-const TOOLS: [Tool; 24] = [
+const TOOLS: [Tool; 25] = [
     Tool {
         program: "cc",
         package: "gcc",
@@ -121,6 +121,12 @@ const TOOLS: [Tool; 24] = [
     Tool {
         program: "ssh",
         package: "openssh-client",
+        build: false,
+    },
+    // Runs the client of release metadata in tests, in a folder of its own.
+    Tool {
+        program: "python3",
+        package: "python3-venv",
         build: false,
     },
     // Judges the alerts of the chart.

@@ -20,7 +20,7 @@ use self::choice::{Members, Need};
 use self::records::Records;
 
 use crate::progress::{Cargo, Depends};
-use crate::{build, cluster, disk, event_servers, setup, shell, tidy};
+use crate::{build, cluster, disk, foreign, setup, shell, tidy};
 
 /// Options of `test`.
 #[derive(Args)]
@@ -105,7 +105,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Builds what tests run beside our programs. Returns whether there can be a cluster.
 fn programs_of_peers() -> Result<bool> {
-    event_servers::ensure()?;
+    foreign::ensure()?;
     let has_cluster = cluster::build_if_possible()?;
     if shell::is_root() {
         cluster::rootfs::ensure_systemd()?;
@@ -190,8 +190,8 @@ impl Provided {
         } else {
             setup::Need::Everything
         })?;
-        if needs.contains(&Need::EventServers) {
-            event_servers::ensure()?;
+        if needs.contains(&Need::Foreign) {
+            foreign::ensure()?;
         }
         if needs.contains(&Need::Systemd) && shell::is_root() {
             cluster::rootfs::ensure_systemd()?;

@@ -12,7 +12,7 @@ pub mod wait;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +70,14 @@ impl fmt::Display for Skip {
         } = self;
         write!(f, "SKIP(missing: {missing}): {test}: {reason}")
     }
+}
+
+/// Path at which `cargo xtask setup` puts a program of another maker, or `None` without a home.
+#[must_use]
+pub fn installed(name: &str) -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+    Some(cache?.join("bellows/tools").join(name))
 }
 
 /// Says that a test does not run, in the output and in the run's file.

@@ -15,8 +15,8 @@ pub(super) const SYSTEM: &str = "bellows-tests";
 pub(super) enum Need {
     /// Programs of Debian packages.
     Programs,
-    /// Servers that take the agent's events.
-    EventServers,
+    /// Programs of other makers that tests talk to.
+    Foreign,
     /// QEMU, images of guests, and the binaries of the workspace.
     Images,
     /// A real Kubernetes.
@@ -27,10 +27,10 @@ pub(super) enum Need {
 
 /// Packages whose tests need something. A unit test compares this with the sources.
 const NEEDS: [(&str, &[Need]); 10] = [
-    ("agent", &[Need::Programs, Need::EventServers]),
+    ("agent", &[Need::Programs, Need::Foreign]),
     ("apiserver", &[Need::Programs]),
     ("fleet-core", &[Need::Programs]),
-    ("fleet-release", &[Need::Programs]),
+    ("fleet-release", &[Need::Programs, Need::Foreign]),
     (SYSTEM, &[Need::Programs, Need::Images, Need::Cluster]),
     ("neonvm-guestd", &[Need::Programs]),
     ("neonvm-runner", &[Need::Programs, Need::Images]),
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn needs_of_several_packages_are_put_together() {
         let both = needs(&["neonvm-runner", "agent", "protocol"]);
-        let all = [Need::Programs, Need::EventServers, Need::Images];
+        let all = [Need::Programs, Need::Foreign, Need::Images];
         assert_eq!(both, BTreeSet::from(all));
         assert!(needs(&["protocol"]).is_empty());
     }
@@ -187,8 +187,8 @@ mod tests {
             for (key, need) in [
                 ("Guest", Need::Images),
                 ("Cluster", Need::Cluster),
-                ("Go", Need::EventServers),
-                ("Node", Need::EventServers),
+                ("Go", Need::Foreign),
+                ("Node", Need::Foreign),
                 ("Tool", Need::Programs),
                 ("Postgres", Need::Programs),
             ] {

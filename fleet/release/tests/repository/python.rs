@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use test_records::{Missing, skip};
+use test_records::{Missing, installed, skip};
 
 use crate::shop::{Shop, program};
 
@@ -42,18 +42,15 @@ print(read(f'program-monitor-{version}-{platform}'))
 #[tokio::test]
 async fn reference_client_reads_our_repository() {
     const NAME: &str = "reference_client_reads_our_repository";
-    let has_tuf = Command::new("python3")
-        .args(["-c", "import tuf.ngclient"])
-        .output()
-        .is_ok_and(|it| it.status.success());
-    if !has_tuf {
-        return skip(NAME, Missing::Tool, "python3-tuf: pip install tuf");
-    }
+    let python = installed("tuf-7.0.1/bin/python").filter(|path| path.is_file());
+    let Some(python) = python else {
+        return skip(NAME, Missing::Tool, "no client: `cargo xtask setup`");
+    };
     let shop = Shop::open().await;
     // Metadata of a second version as well.
     shop.publisher.renew().await.unwrap();
     shop.promote("1.1.0").await.unwrap();
-    let output = Command::new("python3")
+    let output = Command::new(python)
         .args(["-c", CLIENT])
         .args([shop.folder(), shop.folder().with_file_name("python")])
         .arg(fleet_release::PLATFORM)

@@ -1,5 +1,5 @@
-//! The stores that tests of events talk to, of their makers and not ours, in the project's cache:
-//! versitygw for S3, built with the Go toolchain, and azurite for Azure blobs, which runs on Node.
+//! Programs of other makers that tests talk to, in the project's cache: versitygw for S3, built by
+//! Go; azurite for Azure blobs, which runs on Node; and a client of release metadata, on Python.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,12 +16,16 @@ const S3_PROGRAM: &str = "versitygw";
 const AZURE_PACKAGE: &str = "azurite@3.35.0";
 const AZURE_PROGRAM: &str = "azurite/node_modules/azurite/dist/src/blob/main.js";
 
-/// Gets both unless they are there. Where what they need is missing, the tests that need them say
+const METADATA_PACKAGE: &str = "tuf==7.0.1";
+const METADATA_FOLDER: &str = "tuf-7.0.1";
+
+/// Gets all unless they are there. Where what they need is missing, the tests that need them say
 /// so.
 pub(crate) fn ensure() -> Result<()> {
     let folder = shell::cache_dir()?.join("tools");
     s3(&folder)?;
-    azure(&folder)
+    azure(&folder)?;
+    metadata_client(&folder)
 }
 
 fn s3(folder: &Path) -> Result<()> {
@@ -66,4 +70,21 @@ fn azure(folder: &Path) -> Result<()> {
         &mut command,
         Work::Unknown,
     )
+}
+
+fn metadata_client(folder: &Path) -> Result<()> {
+    let own = folder.join(METADATA_FOLDER);
+    if own.join("whole").is_file() {
+        return Ok(());
+    }
+    let mut command = Command::new("python3");
+    command.args(["-m", "venv", "--clear"]).arg(&own);
+    let what = "make a folder for the client of release metadata";
+    progress::run(what, &mut command, Work::Unknown)?;
+    let mut command = Command::new(own.join("bin/python"));
+    command.args(["-m", "pip", "install", "--quiet", METADATA_PACKAGE]);
+    let what = "install the client of release metadata for tests";
+    progress::run(what, &mut command, Work::Unknown)?;
+    std::fs::write(own.join("whole"), METADATA_PACKAGE)?;
+    Ok(())
 }
