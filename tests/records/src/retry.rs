@@ -1,10 +1,10 @@
 //! Repeats scenarios after a known fault of QEMU without KVM.
 //!
 //! QEMU 10.0 with TCG sometimes misses a page that the guest writes during a migration. If the page
-//! is the kernel's, the kernel panics after the move. If it is a program's, the program dies of a
-//! signal. None of our requests is wrong then. A scenario is repeated only if its guest ran with
-//! TCG and the guest's console shows one of the two. A silent guest is a failure, and so is every
-//! fault under KVM. Each attempt is recorded.
+//! is the kernel's, the kernel panics after the move, or reports a broken page table. If it is a
+//! program's, the program dies of a signal. None of our requests is wrong then. A scenario is
+//! repeated only if its guest ran with TCG and the guest's console shows one of the three. A silent
+//! guest is a failure, and so is every fault under KVM. Each attempt is recorded.
 
 use std::fs;
 use std::future::Future;
@@ -21,6 +21,13 @@ pub const ATTEMPTS: u32 = 5;
 /// Prefix of a panic on Linux's console.
 const PANIC: &str = "Kernel panic - not syncing";
 
+/// Reports of Linux about pages that do not fit together.
+const BAD_PAGES: [&str; 3] = [
+    "BUG: Bad page map in process",
+    "BUG: Bad page state in process",
+    "BUG: Bad rss-counter state",
+];
+
 /// Precedes the exit status of a service in its last line on the console.
 const STATUS: &str = " ended with status ";
 
@@ -36,7 +43,9 @@ tokio::task_local! {
 /// The line on the console of a guest that ran with `accel` that shows the known fault.
 #[must_use]
 pub fn known_tcg_bug(accel: &str, console: &str) -> Option<String> {
-    let is_fault = |line: &&str| line.contains(PANIC) || is_broken_service(line);
+    let has_bad_page = |line: &str| BAD_PAGES.iter().any(|report| line.contains(report));
+    let is_fault =
+        |line: &&str| line.contains(PANIC) || has_bad_page(line) || is_broken_service(line);
     let line = console.lines().find(is_fault);
     line.filter(|_| accel == "tcg")
         .map(|line| line.trim().to_owned())
@@ -258,6 +267,15 @@ mod tests {
         for status in [0, 1, 13, 101, 130, 137, 143] {
             assert_eq!(known_tcg_bug("tcg", &line(status)), None, "{status}");
         }
+    }
+
+    #[tokio::test]
+    async fn broken_page_table_of_a_guest_is_retried() {
+        let console = "[ 60.6] BUG: Bad page map in process sleep  pte:80000001004d6867\r\n";
+        assert_eq!(run("tcg", console, 1).await, (2, true));
+        assert_eq!(run("kvm", console, 1).await, (1, false));
+        let other = "[ 60.6] BUG: soft lockup - CPU#1 stuck for 26s\r\n";
+        assert_eq!(run("tcg", other, 1).await, (1, false));
     }
 
     #[tokio::test]
