@@ -92,7 +92,16 @@ impl World {
     fn release(&self, (version, program): (&str, &str)) -> Result<()> {
         let folder = guest_programs().context("programs of guests")?;
         let program = format!("monitor={}", folder.join(program).display());
-        self.publish(&["release", "--to", version, "--program", &program])?;
+        // Newer than the fleet that is under test.
+        let independent = "--independent";
+        self.publish(&[
+            "release",
+            "--to",
+            version,
+            "--program",
+            &program,
+            independent,
+        ])?;
         self.publish(&["promote", "--to", version, "--channel", CHANNEL])
     }
 
