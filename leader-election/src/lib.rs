@@ -10,5 +10,5 @@ mod shell;
 
 pub use shell::{
     ANNOTATION_DRAINED, ANNOTATION_HANDOVER, Follower, LeaseName, LeaseObserver, Led, LostLead,
-    while_leading,
+    exit_of, while_leading,
 };

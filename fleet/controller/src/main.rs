@@ -19,7 +19,7 @@ use fleet::{Location, Metrics, Params, Pulses};
 use fleet_controller::args::Args;
 use fleet_controller::config::Config;
 use fleet_controller::watchdog;
-use leader_election::{Led, LostLead, while_leading};
+use leader_election::{Led, exit_of, while_leading};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use protocol::units::Resources;
@@ -62,13 +62,7 @@ fn main() -> ExitCode {
         Ok(()) => Exit::Drained.into(),
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "stopped");
-            let lost = error.downcast_ref::<LostLead>().is_some();
-            let exit = if lost {
-                Exit::TryAgain
-            } else {
-                Exit::Dependency
-            };
-            exit.into()
+            exit_of(error.as_ref()).into()
         }
     }
 }

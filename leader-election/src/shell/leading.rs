@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use daemon_kit::clock::Clock;
 use daemon_kit::driver::next_action;
+use daemon_kit::exit::Exit;
 use kube::Client;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -27,6 +28,18 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 pub struct LostLead {
     namespace: String,
     name: String,
+}
+
+/// Exit code of a process that ends with this error: another replica goes on after a lost lead, and
+/// anything else was missing.
+#[must_use]
+pub fn exit_of(error: &(dyn std::error::Error + 'static)) -> Exit {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    if causes.any(|cause| cause.is::<LostLead>()) {
+        Exit::TryAgain
+    } else {
+        Exit::Dependency
+    }
 }
 
 /// A Lease to hold while working, and the rule of the election.
@@ -133,5 +146,20 @@ async fn turn(lead: &mut Lead, seen: &mut mpsc::Receiver<LeaseSeen>, clock: Cloc
             // The election does not end before `leave`.
             None => std::future::pending().await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_lead_is_tried_again_and_anything_else_is_missing() {
+        let lost = LostLead {
+            namespace: "n".to_owned(),
+            name: "l".to_owned(),
+        };
+        assert_eq!(exit_of(&lost), Exit::TryAgain);
+        assert_eq!(exit_of(&std::io::Error::other("x")), Exit::Dependency);
     }
 }

@@ -14,7 +14,7 @@ use daemon_kit::connections::ConnectionCounters;
 use daemon_kit::exit::Exit;
 use daemon_kit::{StageLog, descriptors, logging, shutdown};
 use leader_election::core::elect::ElectRule;
-use leader_election::{LeaseName, Led, LostLead, while_leading};
+use leader_election::{LeaseName, Led, exit_of, while_leading};
 use neonvm_controller::args::Args;
 use neonvm_controller::core::review::Excused;
 use neonvm_controller::{Metrics, Params, StateHandle, Waits, Webhook, serve_admin, settings};
@@ -36,13 +36,7 @@ async fn main() -> ExitCode {
         Ok(()) => Exit::Drained.into(),
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "stopped");
-            let lost = error.downcast_ref::<LostLead>().is_some();
-            let exit = if lost {
-                Exit::TryAgain
-            } else {
-                Exit::Dependency
-            };
-            exit.into()
+            exit_of(error.as_ref()).into()
         }
     }
 }

@@ -12,7 +12,7 @@ use daemon_kit::clock::Clock;
 use daemon_kit::connections::ConnectionCounters;
 use daemon_kit::exit::Exit;
 use daemon_kit::{descriptors, logging, shutdown};
-use leader_election::{Led, LostLead, while_leading};
+use leader_election::{Led, exit_of, while_leading};
 use policy_controller::args::Args;
 use policy_controller::{AgentPods, Agents, LOOK_EVERY, Params};
 use prometheus_client::metrics::gauge::Gauge;
@@ -30,13 +30,7 @@ async fn main() -> ExitCode {
         Ok(()) => Exit::Drained.into(),
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "stopped");
-            let lost = error.downcast_ref::<LostLead>().is_some();
-            let exit = if lost {
-                Exit::TryAgain
-            } else {
-                Exit::Dependency
-            };
-            exit.into()
+            exit_of(error.as_ref()).into()
         }
     }
 }
