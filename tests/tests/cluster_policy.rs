@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use bellows_tests::cluster::{Cluster, Lifetime, NodeKit, Programs, nodes_or_skip, pack_all};
+use bellows_tests::cluster::{Cluster, NodeKit, Programs, nodes_or_skip};
 use bellows_tests::patience::wait_for;
 use bellows_tests::{bellows_bin, checkout, guest_or_skip};
 use nix::sys::signal::{Signal, kill};
@@ -42,13 +42,9 @@ struct World {
 
 impl World {
     async fn start(programs: Programs, kit: &NodeKit) -> Result<Self> {
-        let (dir, images) = (tempfile::tempdir()?, tempfile::tempdir()?);
-        let archives = pack_all(&programs, images.path())?;
-        let start = Cluster::start(programs, kit, dir.path(), 2, &archives, Lifetime::WithUs);
-        let world = Self {
-            cluster: start.await?,
-            dir,
-        };
+        let dir = tempfile::tempdir()?;
+        let cluster = Cluster::with_our_images(programs, kit, dir.path(), 2).await?;
+        let world = Self { cluster, dir };
         let deployed = world.cluster.deploy().await;
         deployed.with_context(|| world.explain())?;
         Ok(world)

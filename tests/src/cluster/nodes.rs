@@ -30,6 +30,7 @@ use procfs::process::all_processes;
 use super::dials::{self, Dials, End};
 use super::files::{private_dir, private_file};
 use super::groups::{POLL_INTERVAL, group, is_in_group, sweep_groups};
+use super::images::pack_all;
 use super::plane::{ControlPlane, GATEWAY, SERVICE_PORT};
 use super::programs::{NodeKit, Programs};
 use super::record::Part;
@@ -52,6 +53,22 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// Starts a cluster as [`Cluster::start`] does, with all our images. It ends with this process.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Cluster::start`], or an image that cannot be packed.
+    pub async fn with_our_images(
+        programs: Programs,
+        kit: &NodeKit,
+        dir: &Path,
+        nodes: u8,
+    ) -> Result<Self> {
+        let images = tempfile::tempdir()?;
+        let archives = pack_all(&programs, images.path())?;
+        Self::start(programs, kit, dir, nodes, &archives, Lifetime::WithUs).await
+    }
+
     /// Starts a cluster with `count` nodes in `dir`. Each node gets these image archives. Returns
     /// when all nodes are ready. Needs root.
     ///

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bellows_tests::cluster::{CertManager, Cluster, Dials, Lifetime, NodeKit, Programs, pack_all};
+use bellows_tests::cluster::{CertManager, Cluster, Dials, NodeKit, Programs};
 use bellows_tests::patience::wait_for;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -40,10 +40,7 @@ pub(super) struct World {
 impl World {
     pub(super) async fn start(programs: Programs, kit: &NodeKit, others: Others) -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        let images = tempfile::tempdir()?;
-        let archives = pack_all(&programs, images.path())?;
-        let cluster = Cluster::start(programs, kit, dir.path(), 2, &archives, Lifetime::WithUs);
-        let cluster = cluster.await?;
+        let cluster = Cluster::with_our_images(programs, kit, dir.path(), 2).await?;
         let world = Self {
             dials: cluster.dials().and_pods_of(cluster.plane().client().await?),
             cluster,

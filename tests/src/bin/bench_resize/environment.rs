@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use bellows_tests::cluster::{Cluster, Lifetime, nodes_or_skip, pack_all};
+use bellows_tests::cluster::{Cluster, nodes_or_skip};
 use bellows_tests::guest::Guest;
 use bellows_tests::patience::wait_for;
 use bellows_tests::runner_state::runner_state;
@@ -51,10 +51,8 @@ impl Environment {
     pub(crate) async fn cluster() -> Result<Self> {
         let (programs, kit) =
             nodes_or_skip("bench cluster").context("there is nothing to make a cluster of")?;
-        let (dir, images) = (tempfile::tempdir()?, tempfile::tempdir()?);
-        let archives = pack_all(&programs, images.path())?;
-        let cluster = Cluster::start(programs, &kit, dir.path(), 1, &archives, Lifetime::WithUs);
-        let cluster = cluster.await?;
+        let dir = tempfile::tempdir()?;
+        let cluster = Cluster::with_our_images(programs, &kit, dir.path(), 1).await?;
         cluster.deploy().await.with_context(|| cluster.logs())?;
         let vms = Vms::new(cluster.enter().await?);
         Ok(Self::Cluster(Box::new(Pods {
