@@ -31,7 +31,15 @@ pub(crate) fn guest_bins() -> Result<PathBuf> {
         "vm-monitor/postgres",
     ];
     static_build("build static guest binaries", &selection)?;
+    // Alone, because its features would become those of the monitor too.
+    updater()?;
     guest_dir()
+}
+
+/// Builds `bellows-updater` statically; returns its path.
+pub(crate) fn updater() -> Result<PathBuf> {
+    static_build("build the static updater", &["-p", "bellows-updater"])?;
+    Ok(guest_dir()?.join("bellows-updater"))
 }
 
 /// Builds `vm-monitor` statically with everything it can do; returns its path, until guest binaries

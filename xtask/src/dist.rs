@@ -1,5 +1,6 @@
 //! `cargo xtask dist`: packages of what is installed alone: `vm-monitor`, for guests that are not
-//! built here, and `bellows`, for those who ask clusters and machines, plugin of kubectl too.
+//! built here, `bellows-updater`, which upgrades it, and `bellows`, for those who ask clusters and
+//! machines, plugin of kubectl too.
 //!
 //! Beside each package is a list of the crates in each of its programs (`CRATE_VERSION.cdx.json`,
 //! CycloneDX).
@@ -9,10 +10,17 @@
 
 mod command;
 mod deb;
+#[cfg(test)]
+mod joined;
 mod monitor;
 mod sbom;
 #[cfg(test)]
+mod suite;
+#[cfg(test)]
 mod under_systemd;
+mod updater;
+#[cfg(test)]
+mod upgraded_under_systemd;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,6 +46,8 @@ pub(crate) struct Options {
 enum Package {
     /// The monitor inside a VM
     VmMonitor,
+    /// What upgrades the monitor inside a VM
+    BellowsUpdater,
     /// The command for people, as plugin of kubectl too
     Bellows,
 }
@@ -49,13 +59,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         None => shell::target_dir()?.join("dist"),
     };
     let root = shell::root();
-    for package in [Package::VmMonitor, Package::Bellows] {
+    for package in [
+        Package::VmMonitor,
+        Package::BellowsUpdater,
+        Package::Bellows,
+    ] {
         if options.only.is_some_and(|only| only != package) {
             continue;
         }
         let folder = tempfile::tempdir()?;
         let program = match package {
             Package::VmMonitor => build::whole_monitor()?,
+            Package::BellowsUpdater => build::updater()?,
             Package::Bellows => {
                 let bellows = build::host_bins(build::Scope::Release)?;
                 stripped(&bellows.with_file_name(command::POLICY), folder.path())?;
@@ -73,6 +88,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn made(package: Package, program: &Path, checkout: &Path, out: &Path) -> Result<Vec<PathBuf>> {
     let (crates, package): (&[&str], _) = match package {
         Package::VmMonitor => (&["vm-monitor"], monitor::package(program, checkout, out)?),
+        Package::BellowsUpdater => (
+            &["bellows-updater"],
+            updater::package(program, checkout, out)?,
+        ),
         Package::Bellows => (
             &["bellows", "policy-cli"],
             command::package(program, checkout, out)?,

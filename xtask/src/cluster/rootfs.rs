@@ -74,9 +74,9 @@ pub(super) fn ensure() -> Result<PathBuf> {
     ensure_of(NODE, &PACKAGES)
 }
 
-/// The root file system with systemd.
+/// The root file system with systemd and apt.
 pub(crate) fn ensure_systemd() -> Result<PathBuf> {
-    ensure_of(SYSTEMD, &["systemd-sysv"])
+    ensure_of(SYSTEMD, &["apt", "systemd-sysv"])
 }
 
 /// The root file system of kind's nodes.

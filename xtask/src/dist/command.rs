@@ -64,9 +64,13 @@ pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<Pat
     }
     Deb {
         name: "bellows",
+        version: env!("CARGO_PKG_VERSION"),
         relations: RELATIONS,
         description: DESCRIPTION,
-        files,
+        files: files
+            .into_iter()
+            .map(|(name, content, mode)| (name.to_owned(), content, mode))
+            .collect(),
         folders: vec![(LIBRARY, checkout.join("policy/library"))],
         // kubectl finds its plugins by their names.
         links: vec![("usr/bin/kubectl-bellows", "bellows")],

@@ -14,27 +14,25 @@ use crate::shell;
 const EPOCH: &str = "1700000000";
 
 /// A Debian package in the making.
-pub(super) struct Deb {
+pub(super) struct Deb<'a> {
     pub(super) name: &'static str,
+    pub(super) version: &'a str,
     /// Relations to other packages, a line each.
     pub(super) relations: &'static str,
     pub(super) description: &'static str,
     /// Path, content and mode of each file; those below `DEBIAN/` are the package's own.
-    pub(super) files: Vec<(&'static str, Vec<u8>, u32)>,
+    pub(super) files: Vec<(String, Vec<u8>, u32)>,
     /// Folder of the package, and the folder whose files go there, with mode 644.
     pub(super) folders: Vec<(&'static str, PathBuf)>,
     /// Where each link is, and what it says.
     pub(super) links: Vec<(&'static str, &'static str)>,
 }
 
-impl Deb {
+impl Deb<'_> {
     /// Writes it into `out`; returns its path.
     pub(super) fn write(self, out: &Path) -> Result<PathBuf> {
-        let version = env!("CARGO_PKG_VERSION");
-        let mut files: Vec<(String, Vec<u8>, u32)> = Vec::new();
-        for (name, content, mode) in self.files {
-            files.push((name.to_owned(), content, mode));
-        }
+        let version = self.version;
+        let mut files = self.files;
         for (to, from) in &self.folders {
             files.extend(files_of(to, from)?);
         }

@@ -18,6 +18,16 @@ const DESCRIPTION: &str = "in-VM monitor of Bellows, the live vertical autoscale
 
 /// The package of a static `vm-monitor`; returns its path.
 pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<PathBuf> {
+    versioned(env!("CARGO_PKG_VERSION"), program, checkout, out)
+}
+
+/// The package under another version than the workspace's.
+pub(super) fn versioned(
+    version: &str,
+    program: &Path,
+    checkout: &Path,
+    out: &Path,
+) -> Result<PathBuf> {
     let dist = checkout.join("vm-monitor/dist");
     let read = |name: &str| {
         let path = dist.join(name);
@@ -35,6 +45,7 @@ pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<Pat
     let script = |name: &str| read(name).map(String::into_bytes);
     Deb {
         name: "vm-monitor",
+        version,
         relations: "Recommends: systemd",
         description: DESCRIPTION,
         files: vec![
@@ -58,7 +69,10 @@ pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<Pat
                 0o755,
             ),
             ("usr/share/doc/vm-monitor/copyright", license, 0o644),
-        ],
+        ]
+        .into_iter()
+        .map(|(name, content, mode)| (name.to_owned(), content, mode))
+        .collect(),
         folders: Vec::new(),
         links: Vec::new(),
     }

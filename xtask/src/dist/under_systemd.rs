@@ -27,14 +27,21 @@ const LOOK_UNIT: &str = "[Unit]\nAfter=vm-monitor.service\n[Service]\nExecStart=
 
 /// Kernel, initial RAM disk, a Debian, QEMU and a monitor, all built by earlier steps of
 /// `cargo xtask test`.
-struct Parts {
+pub(super) struct Parts {
     guest: PathBuf,
     debian: PathBuf,
     qemu: PathBuf,
-    monitor: PathBuf,
+    pub(super) monitor: PathBuf,
 }
 
-fn parts() -> Result<Parts, String> {
+impl Parts {
+    /// Whether the image can install from suites. One of an earlier recipe cannot.
+    pub(super) fn has_apt(&self) -> bool {
+        self.debian.join("usr/bin/apt-get").is_file()
+    }
+}
+
+pub(super) fn parts() -> Result<Parts, String> {
     let stored = |name: &str| {
         let folder = store::named(name).map_err(|error| format!("{error:#}"))?;
         folder.ok_or_else(|| format!("image {name}"))
@@ -52,8 +59,8 @@ fn parts() -> Result<Parts, String> {
     })
 }
 
-/// Writes a disk with the package installed, and what looks at it enabled.
-fn disk(parts: &Parts, folder: &Path) -> PathBuf {
+/// The root of a machine with the package installed, and what looks at it enabled.
+pub(super) fn root(parts: &Parts, look: &str, folder: &Path) -> PathBuf {
     let root = folder.join("root");
     let run = |command: &mut Command| shell::output(command).expect("it runs");
     run(Command::new("cp").arg("-a").arg(&parts.debian).arg(&root));
@@ -62,7 +69,7 @@ fn disk(parts: &Parts, folder: &Path) -> PathBuf {
         .arg(&package)
         .arg(root.join("package.deb")));
     put(&root, "etc/default/vm-monitor", SETTINGS.as_bytes(), 0o600).expect("written");
-    put(&root, "usr/local/bin/look", LOOK.as_bytes(), 0o755).expect("written");
+    put(&root, "usr/local/bin/look", look.as_bytes(), 0o755).expect("written");
     put(
         &root,
         "etc/systemd/system/look.service",
@@ -81,17 +88,20 @@ fn disk(parts: &Parts, folder: &Path) -> PathBuf {
     let inside = |words: &[&str]| run(Command::new("chroot").arg(&root).args(words));
     inside(&["dpkg", "--install", "/package.deb"]);
     inside(&["systemctl", "enable", "vm-monitor.service", "look.service"]);
+    root
+}
+
+/// Writes a disk of a root.
+pub(super) fn disk(root: &Path, folder: &Path) -> PathBuf {
     let disk = folder.join("disk.ext4");
-    run(Command::new("mke2fs")
-        .args(["-q", "-t", "ext4", "-d"])
-        .arg(&root)
-        .arg(&disk)
-        .arg("1G"));
+    let mut command = Command::new("mke2fs");
+    command.args(["-q", "-t", "ext4", "-d"]).arg(root);
+    shell::output(command.arg(&disk).arg("1G")).expect("it runs");
     disk
 }
 
 /// What the guest said before it ended.
-fn boot(parts: &Parts, disk: &Path, folder: &Path) -> String {
+pub(super) fn boot(parts: &Parts, disk: &Path, folder: &Path, patience_s: &str) -> String {
     let console = folder.join("console");
     let append = "console=ttyS0 panic=-1 psi=1 random.trust_cpu=on mitigations=off nokaslr no_timer_check loglevel=3 systemd.show_status=0 \
                   systemd.mask=serial-getty@ttyS0.service";
@@ -101,7 +111,7 @@ fn boot(parts: &Parts, disk: &Path, folder: &Path) -> String {
     );
     let serial = format!("file:{}", console.display());
     let ended = Command::new("timeout")
-        .arg(PATIENCE_S)
+        .arg(patience_s)
         .arg(&parts.qemu)
         .args([
             "-machine",
@@ -152,8 +162,9 @@ fn the_package_runs_under_systemd() {
         Err(what) => return skip(TEST, Missing::Guest, &what),
     };
     let folder = tempfile::tempdir().expect("a folder");
-    let disk = disk(&parts, folder.path());
-    let said = boot(&parts, &disk, folder.path());
+    let root = root(&parts, LOOK, folder.path());
+    let disk = disk(&root, folder.path());
+    let said = boot(&parts, &disk, folder.path(), PATIENCE_S);
     let looks: Vec<&str> = said
         .lines()
         .filter_map(|line| line.strip_prefix("LOOK "))

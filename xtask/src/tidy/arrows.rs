@@ -137,6 +137,11 @@ const ARROWS: [(&str, &[&str]); 42] = [
         "fleet-release",
         &["fleet-store", "protocol", "test-authority", "test-records"],
     ),
+    // For machines with a package manager: no library of signatures, which apt verifies.
+    (
+        "bellows-updater",
+        &["fleet-core", "protocol", "test-authority"],
+    ),
     // A core like it, which the simulator runs with partitions.
     ("peers-core", &["protocol"]),
     (

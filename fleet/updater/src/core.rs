@@ -1,0 +1,5 @@
+//! Decisions of the updater, without I/O.
+
+pub mod check;
+pub mod schedule;
+pub mod upgrade;
