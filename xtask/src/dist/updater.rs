@@ -64,7 +64,7 @@ pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<Pat
     Deb {
         name: "bellows-updater",
         version: env!("CARGO_PKG_VERSION"),
-        relations: "Depends: vm-monitor, systemd, apt\nRecommends: ca-certificates",
+        relations: "Depends: vm-monitor, systemd, apt\nRecommends: ca-certificates, tzdata",
         description: DESCRIPTION,
         files,
         folders: Vec::new(),

@@ -33,7 +33,7 @@ invocation() { systemctl show bellows-schedule.service --value --property Invoca
 schedule() {
     await runs || return 1
     before=$(invocation)
-    echo 'Sat,Sun *-*-* 02,03:00/20:00 Europe/Berlin' > /run/vm-monitor/schedule
+    echo 'Sat,Sun *-*-* 02,03:00/20:00 UTC' > /run/vm-monitor/schedule
     await was_read "$before" && await test -e "$drop_in"
 }
 

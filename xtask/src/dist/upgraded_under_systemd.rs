@@ -95,7 +95,7 @@ fn updater_brings_mends_and_puts_back_the_monitor_under_systemd() {
 const EXPECTED: &str = "\
 times without a schedule: OnBootUSec OnUnitInactiveUSec 
 times with a schedule: OnCalendar 
-drop-in of mode 644: [Timer]|OnBootSec=|OnCalendar=Sat,Sun *-*-* 02,03:00/20:00 Europe/Berlin|RandomizedDelaySec=60|
+drop-in of mode 644: [Timer]|OnBootSec=|OnCalendar=Sat,Sun *-*-* 02,03:00/20:00 UTC|RandomizedDelaySec=60|
 injection: drop-in has 0 units
 STOP clears the schedule
 SEGV clears the schedule
