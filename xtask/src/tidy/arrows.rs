@@ -8,7 +8,7 @@ use crate::{crates, shell};
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// not listed is a finding.
-const ARROWS: [(&str, &[&str]); 42] = [
+const ARROWS: [(&str, &[&str]); 43] = [
     ("protocol", &["test-seeds"]),
     ("daemon-kit", &["protocol", "test-network"]),
     ("transport", &["test-records"]),
