@@ -135,10 +135,34 @@ impl Fleet {
             if object["status"]["state"] == format!("{state:?}") {
                 return Ok(object);
             }
-            Err(format!("{} {monitors:?}", object["status"]))
+            let guests = self.guests_from_outside().await?;
+            Err(format!("{} {monitors:?} {guests}", object["status"]))
         })
         .await
         .expect("the end of a deployment")
+    }
+
+    /// What keeps guests from being healthy: their VMs' conditions, and what their instances say.
+    async fn guests_from_outside(&self) -> Result<String, String> {
+        let mut seen = Vec::new();
+        for name in VMS {
+            let vm = self.site.vm(name).await;
+            let status = vm.map_err(|error| format!("{error:#}"))?.status;
+            let status = status.unwrap_or_default();
+            seen.push(format!(
+                "{name}: {:?} {:?}",
+                status.phase, status.conditions
+            ));
+        }
+        let listed = self
+            .api(FleetKind::Instance)
+            .list(&ListParams::default())
+            .await;
+        let instances = listed.map_err(|error| error.to_string())?.items;
+        seen.extend(instances.iter().map(|one| one.data["status"].to_string()));
+        let environment = self.read(FleetKind::Environment, ENVIRONMENT).await?;
+        seen.push(environment["status"].to_string());
+        Ok(seen.join("; "))
     }
 
     /// Waits until every guest runs the program, settled or gone back to it, and nothing is open.
