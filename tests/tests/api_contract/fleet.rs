@@ -3,7 +3,8 @@
 use bellows_tests::api::Api;
 use kube::Api as Objects;
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+    PostParams,
 };
 use protocol::fleet::{FleetKind, GROUP, VERSION};
 use serde_json::{Value, json};
@@ -202,4 +203,45 @@ pub(super) async fn environment_in_a_rollout_is_not_deleted(api: &Api) {
         .delete("busy", &DeleteParams::default())
         .await
         .unwrap();
+}
+
+/// Requirement: B20, B28
+pub(super) async fn fleet_objects_are_listed_by_field_and_label(api: &Api) {
+    let deployments = objects(api, FleetKind::Deployment).await;
+    for (name, environment, state, colour) in [
+        ("a", "m", "Complete", "red"),
+        ("b", "m", "Unhealthy", "blue"),
+        ("c", "n", "Complete", "blue"),
+    ] {
+        let spec = json!({
+            "environment": environment, "revision": format!("{environment}-r1"), "kind": "User",
+        });
+        let mut made = object(FleetKind::Deployment, name, spec);
+        made["metadata"]["labels"] = json!({"colour": colour});
+        let params = PostParams::default();
+        deployments.create(&params, &read(made)).await.unwrap();
+        let status = Patch::Merge(json!({"status": {"state": state}}));
+        let params = PatchParams::default();
+        let patched = deployments.patch_status(name, &params, &status).await;
+        patched.unwrap();
+    }
+    for (fields, labels, expected) in [
+        ("spec.environment=m", "", vec!["a", "b"]),
+        ("status.state=Complete", "", vec!["a", "c"]),
+        ("spec.environment=m,status.state!=Complete", "", vec!["b"]),
+        ("spec.kind=User", "colour=blue", vec!["b", "c"]),
+        ("metadata.name=c", "", vec!["c"]),
+        ("spec.kind=Rollback", "", vec![]),
+    ] {
+        let params = ListParams::default().fields(fields).labels(labels);
+        let listed = deployments.list(&params).await.unwrap().items;
+        let names: Vec<String> = listed
+            .into_iter()
+            .filter_map(|one| one.metadata.name)
+            .collect();
+        assert_eq!(names, expected, "{fields} {labels}");
+    }
+    let unknown = ListParams::default().fields("spec.reason=x");
+    let refused = deployments.list(&unknown).await;
+    assert_eq!(refusal(refused).0, 400);
 }
