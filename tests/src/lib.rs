@@ -21,6 +21,7 @@ pub mod outside;
 pub mod pages;
 pub mod patience;
 pub mod process;
+pub mod publisher;
 pub mod qmp;
 pub mod runner_state;
 pub mod site;

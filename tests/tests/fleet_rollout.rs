@@ -5,18 +5,25 @@ use std::time::Duration;
 use bellows_tests::guest_or_skip;
 use bellows_tests::image::guest_programs;
 use bellows_tests::patience::wait_for;
+use bellows_tests::publisher::{Publisher, sha256_of};
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use fleet_store::{Programs, deployment_object, environment_object, revision_object};
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, PostParams};
+use kube::api::{
+    Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
 use protocol::fleet::{
     DeploymentKind, DeploymentSpec, DeploymentState, EnvironmentSpec, FleetKind, GROUP, Resolved,
     RevisionData, Rollout, VERSION, revision_name,
 };
 use protocol::parts::{PartName, PartPhase, PartState};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const ENVIRONMENT: &str = "monitors";
 const NAMESPACE: &str = "default";
+const CHANNEL: &str = "stable";
+/// Releases of the channel.
+const OLDER: &str = "0.2.0";
+const NEWER: &str = "0.2.1";
 const VMS: [&str; 3] = ["first", "second", "third"];
 /// Longest rollout to all guests, or its return, without KVM.
 const PATIENCE: Duration = Duration::from_secs(400);
@@ -25,7 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(400);
 struct Fleet {
     site: Site,
     environment: Value,
-    revisions: i64,
+    /// Revisions that the test made.
+    made: i64,
+    publisher: Publisher,
 }
 
 impl Fleet {
@@ -39,7 +48,8 @@ impl Fleet {
         let mut fleet = Self {
             site,
             environment: Value::Null,
-            revisions: 0,
+            made: 0,
+            publisher: Publisher::new().expect("folders"),
         };
         let object = environment_object(NAMESPACE, ENVIRONMENT, &spec(&version(0)));
         fleet.environment = fleet.create(FleetKind::Environment, object).await;
@@ -49,6 +59,12 @@ impl Fleet {
     fn api(&self, kind: FleetKind) -> Api<DynamicObject> {
         let gvk = GroupVersionKind::gvk(GROUP, VERSION, kind.as_str());
         let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural());
+        Api::namespaced_with(self.site.client(), NAMESPACE, &resource)
+    }
+
+    fn revisions(&self) -> Api<DynamicObject> {
+        let gvk = GroupVersionKind::gvk("apps", "v1", "ControllerRevision");
+        let resource = ApiResource::from_gvk(&gvk);
         Api::namespaced_with(self.site.client(), NAMESPACE, &resource)
     }
 
@@ -67,31 +83,26 @@ impl Fleet {
     /// Keeps a program, and starts a deployment of it under the next version. Returns the
     /// deployment's name and the hash.
     async fn deploy(&mut self, program: &[u8]) -> (String, String) {
-        let version = version(self.revisions + 1);
-        self.deploy_as(program, &version).await
-    }
-
-    async fn deploy_as(&mut self, program: &[u8], version: &str) -> (String, String) {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), program).expect("a program");
         let programs = Programs::new(self.site.state_dir().join("fleet/programs"));
         let sha256 = programs.keep(file.path()).expect("a kept program");
-        self.revisions += 1;
-        let number = self.revisions;
+        self.made += 1;
+        let number = self.made;
+        let version = version(number);
         let data = RevisionData {
-            spec: spec(version),
+            spec: spec(&version),
             resolved: Resolved {
-                version: version.to_owned(),
+                version,
                 sha256: sha256.clone(),
             },
         };
         let object = revision_object(&self.environment, number, &data);
-        let gvk = GroupVersionKind::gvk("apps", "v1", "ControllerRevision");
-        let resource = ApiResource::from_gvk(&gvk);
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.site.client(), NAMESPACE, &resource);
         let object: DynamicObject = serde_json::from_value(object).expect("an object");
-        let created = api.create(&PostParams::default(), &object).await;
+        let created = self
+            .revisions()
+            .create(&PostParams::default(), &object)
+            .await;
         created.expect("an accepted revision");
         let name = format!("to-{number}");
         let deployment = DeploymentSpec {
@@ -189,6 +200,85 @@ impl Fleet {
         }
     }
 
+    /// Publishes two releases, and lets the environment follow a channel that names the newer one.
+    /// `bellows up` is killed during the trials. Returns the hash of its program.
+    async fn follows_channel_through_kills(&mut self) -> String {
+        self.publisher.init(CHANNEL).await.expect("a repository");
+        let older = self.publisher.release(OLDER, &monitor("older")).await;
+        older.expect("a release");
+        let newer = self.publisher.release(NEWER, &monitor("newer")).await;
+        newer.expect("a release");
+        let promoted = self.publisher.promote(NEWER, CHANNEL, false).await;
+        promoted.expect("a channel");
+        let (url, root) = (self.publisher.url(), self.publisher.root());
+        let add = ["fleet", "channel", "add", CHANNEL, "--poll", "10"];
+        let add = [&add[..], &["--url", &url, "--root", &root]].concat();
+        self.site.bellows(&add).await.expect("a channel object");
+        let follow = ["fleet", "env", "set", ENVIRONMENT, "--channel", CHANNEL];
+        self.site.bellows(&follow).await.expect("a source");
+        self.trial_begins().await;
+        self.is_killed_after(&[0, 2_900, 6_100]).await;
+        let name = self.deployment_to(NEWER).await;
+        self.ends(&name, DeploymentState::Complete).await;
+        sha256_of(&monitor("newer"))
+    }
+
+    /// Promotes the older release. No window is open for the rollout, until the release is said to
+    /// be urgent. Returns the hash of its program.
+    async fn goes_back_by_its_channel_once_that_is_urgent(&mut self) -> String {
+        let blackout = Patch::Merge(json!({"spec": {"blackouts": [{
+            "from": "2020-01-01T00:00:00Z", "to": "2100-01-01T00:00:00Z", "reason": "a test",
+        }]}}));
+        let environments = self.api(FleetKind::Environment);
+        let params = PatchParams::default();
+        let closed = environments.patch(ENVIRONMENT, &params, &blackout);
+        closed.await.expect("a blackout");
+        let promoted = self.publisher.promote(OLDER, CHANNEL, false).await;
+        promoted.expect("a channel");
+        let name = self.deployment_to(OLDER).await;
+        let held = self.ends(&name, DeploymentState::Blocked).await;
+        assert_eq!(held["status"]["blockedBy"]["gate"], "window", "{held}");
+        assert_eq!(self.touched_by(&name).await, [""; 0]);
+        let promoted = self.publisher.promote(OLDER, CHANNEL, true).await;
+        promoted.expect("an urgent channel");
+        self.ends(&name, DeploymentState::Complete).await;
+        sha256_of(&monitor("older"))
+    }
+
+    async fn trial_begins(&self) {
+        wait_for("a trial", PATIENCE, || async {
+            let monitors = self.monitors().await?;
+            let is_on_trial = monitors.iter().any(|one| one.phase == PartPhase::Trial);
+            is_on_trial.then_some(()).ok_or(format!("{monitors:?}"))
+        })
+        .await
+        .expect("a trial");
+    }
+
+    /// Waits for a deployment of the revision with a version. Returns its name.
+    async fn deployment_to(&self, version: &str) -> String {
+        let api = self.api(FleetKind::Deployment);
+        let what = format!("a deployment to {version}");
+        let found = wait_for(&what, PATIENCE, || async {
+            let revisions = self.revisions().list(&ListParams::default()).await;
+            let revisions = revisions.map_err(|error| error.to_string())?.items;
+            let of_version = revisions
+                .iter()
+                .find(|one| one.data["data"]["resolved"]["version"] == version)
+                .ok_or_else(|| format!("{} revisions", revisions.len()))?;
+            let revision = of_version.metadata.name.clone().unwrap_or_default();
+            let fields = format!("spec.environment={ENVIRONMENT}");
+            let listed = api.list(&ListParams::default().fields(&fields)).await;
+            let listed = listed.map_err(|error| error.to_string())?.items;
+            let mut of_revision = listed
+                .iter()
+                .filter(|one| one.data["spec"]["revision"] == revision.as_str());
+            let name = of_revision.find_map(|one| one.metadata.name.clone());
+            name.ok_or_else(|| format!("none to {revision}"))
+        });
+        found.await.expect("a deployment")
+    }
+
     /// Names of the guests whose newest turn is of a deployment.
     async fn touched_by(&self, deployment: &str) -> Vec<String> {
         let api = self.api(FleetKind::Instance);
@@ -228,7 +318,7 @@ fn monitor(tail: &str) -> Vec<u8> {
     [program("vm-monitor"), tail.as_bytes().to_vec()].concat()
 }
 
-/// Requirement: B35, B38, R07
+/// Requirement: B35, B38, R07, R08, R14
 #[tokio::test(flavor = "multi_thread")]
 async fn good_version_reaches_all_guests_and_bad_ones_stop_at_the_first() {
     if !guest_or_skip("good_version_reaches_all_guests_and_bad_ones_stop_at_the_first") {
@@ -243,8 +333,7 @@ async fn good_version_reaches_all_guests_and_bad_ones_stop_at_the_first() {
     });
     let boot = boots.await.expect("parts");
 
-    let program_of_first = monitor("first");
-    let (first, good) = fleet.deploy(&program_of_first).await;
+    let (first, good) = fleet.deploy(&monitor("first")).await;
     let done = fleet.ends(&first, DeploymentState::Complete).await;
     assert_eq!(done["status"]["progress"]["done"], 3, "{done}");
     fleet.rests_at(&good).await;
@@ -257,30 +346,20 @@ async fn good_version_reaches_all_guests_and_bad_ones_stop_at_the_first() {
         let failed = fleet.ends(&name, DeploymentState::Unhealthy).await;
         assert_eq!(failed["status"]["progress"]["failed"], 1, "{bad}: {failed}");
         let touched = fleet.touched_by(&name).await;
-        assert!(touched.len() <= 1, "{bad}: {touched:?}");
+        // A trial that nobody watched for too long is given back, and another guest may go next.
+        let most = if bad == "leaking-part" { 2 } else { 1 };
+        assert!(touched.len() <= most, "{bad}: {touched:?}");
         fleet.rests_at(&good).await;
     }
 
-    let (raised, better) = fleet.deploy(&monitor("second")).await;
-    wait_for("a trial", PATIENCE, || async {
-        let monitors = fleet.monitors().await?;
-        let is_on_trial = monitors.iter().any(|one| one.phase == PartPhase::Trial);
-        is_on_trial.then_some(()).ok_or(format!("{monitors:?}"))
-    })
-    .await
-    .expect("a trial");
-    fleet.is_killed_after(&[0, 2_900, 6_100]).await;
-    fleet.ends(&raised, DeploymentState::Complete).await;
+    let better = fleet.follows_channel_through_kills().await;
     fleet.rests_at(&better).await;
 
-    // A lower version is a deployment like any other.
-    let (lowered, same) = fleet.deploy_as(&program_of_first, &version(1)).await;
-    assert_eq!(same, good);
-    fleet.ends(&lowered, DeploymentState::Complete).await;
-    fleet.rests_at(&good).await;
+    let older = fleet.goes_back_by_its_channel_once_that_is_urgent().await;
+    fleet.rests_at(&older).await;
     let versions = fleet.monitors().await.expect("monitors");
     assert!(
-        versions.iter().all(|one| one.version == version(1)),
+        versions.iter().all(|one| one.version == OLDER),
         "{versions:?}"
     );
     let runner = fleet.site.runner(VMS[0]).await.expect("a runner");

@@ -1,0 +1,95 @@
+//! A publisher of signed releases: a folder of them, and one of keys.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, ensure};
+use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::bellows_bin;
+
+/// Two folders, for releases and for keys, until it is dropped.
+#[derive(Debug)]
+pub struct Publisher {
+    dir: TempDir,
+}
+
+impl Publisher {
+    /// Without a repository.
+    ///
+    /// # Errors
+    /// If the folder cannot be made.
+    pub fn new() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        Ok(Self { dir })
+    }
+
+    /// Makes the repository with a channel that names no release.
+    ///
+    /// # Errors
+    /// With what the command printed.
+    pub async fn init(&self, channel: &str) -> Result<()> {
+        self.publish("init", &[]).await?;
+        self.publish("channel", &[channel]).await
+    }
+
+    /// Signs a release of a monitor. It is newer than the fleet under test, so it says that it is
+    /// independent of the fleet's version.
+    ///
+    /// # Errors
+    /// With what the command printed.
+    pub async fn release(&self, version: &str, monitor: &[u8]) -> Result<()> {
+        let program = self.dir.path().join(format!("monitor-{version}"));
+        std::fs::write(&program, monitor)?;
+        let program = format!("monitor={}", program.display());
+        let words = ["--to", version, "--program", &program, "--independent"];
+        self.publish("release", &words).await
+    }
+
+    /// Lets a channel name a release.
+    ///
+    /// # Errors
+    /// With what the command printed.
+    pub async fn promote(&self, version: &str, channel: &str, is_critical: bool) -> Result<()> {
+        let words = ["--to", version, "--channel", channel, "--critical"];
+        let given = if is_critical { &words[..] } else { &words[..4] };
+        self.publish("promote", given).await
+    }
+
+    /// Address of the repository on this machine.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("file://{}/", self.releases().display())
+    }
+
+    /// File of the repository's root.
+    #[must_use]
+    pub fn root(&self) -> String {
+        let root = self.releases().join("metadata/1.root.json");
+        root.display().to_string()
+    }
+
+    fn releases(&self) -> PathBuf {
+        self.dir.path().join("releases")
+    }
+
+    async fn publish(&self, verb: &str, words: &[&str]) -> Result<()> {
+        let mut command = Command::new(bellows_bin());
+        command
+            .args(["fleet", "publish", verb])
+            .arg(self.releases());
+        command.args(words).arg("--keys");
+        command.arg(self.dir.path().join("keys"));
+        let output = command.output().await.context("start bellows")?;
+        ensure!(output.status.success(), "publish {verb}: {output:?}");
+        Ok(())
+    }
+}
+
+/// Digest of a program, as objects of the fleet have it.
+#[must_use]
+pub fn sha256_of(program: &[u8]) -> String {
+    let digest = Sha256::digest(program);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
