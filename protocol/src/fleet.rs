@@ -33,7 +33,9 @@ pub use instance::{
     InstancePart, InstanceSpec, InstanceStatus, TurnEnd, TurnResult, TurnSpec, TurnVerb, Unmanaged,
     instance_name,
 };
-pub use kind::{FINALIZER, FleetKind, GROUP, KEY_ENROLLED, KEY_ENVIRONMENT, KEY_REFRESH, VERSION};
+pub use kind::{
+    FINALIZER, FleetKind, GROUP, KEY_DIGEST, KEY_ENROLLED, KEY_ENVIRONMENT, KEY_REFRESH, VERSION,
+};
 pub use release::{
     LinkRange, MANIFEST_BYTES, ReleaseImage, ReleaseManifest, ReleaseProgram, own_links,
 };

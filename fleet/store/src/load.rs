@@ -6,7 +6,7 @@ use fleet_core::{Deployment, Environment, Revision};
 use kube::api::{Api, DynamicObject, ListParams};
 use protocol::fleet::{
     DeploymentSpec, EnvironmentSpec, FINALIZER, FleetKind, InstancePart, InstanceSpec,
-    InstanceStatus, KEY_ENVIRONMENT, RevisionData, TurnSpec, validate_create,
+    InstanceStatus, KEY_ENVIRONMENT, TurnSpec, validate_create,
 };
 use protocol::parts::PartName;
 use protocol::time::WallTime;
@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::FleetStore;
+use crate::revisions::read_data;
 
 /// All objects of the fleet.
 #[derive(Debug, Default)]
@@ -177,10 +178,10 @@ impl Loaded {
         for object in revisions {
             let read = read_of(object);
             let owner = object["metadata"]["labels"][KEY_ENVIRONMENT].as_str();
-            let data = match RevisionData::deserialize(&object["data"]) {
+            let data = match read_data(object) {
                 Ok(data) => data,
-                Err(error) => {
-                    self.leave_out("ControllerRevision", &read, format!(".data: {error}"));
+                Err(reason) => {
+                    self.leave_out("ControllerRevision", &read, reason);
                     continue;
                 }
             };

@@ -1,10 +1,12 @@
 //! The form in which objects are written.
 
 use protocol::fleet::{
-    DeploymentSpec, EnvironmentSpec, FleetKind, GROUP, InstanceSpec, RevisionData, VERSION,
-    revision_label, revision_name,
+    DeploymentSpec, EnvironmentSpec, FleetKind, GROUP, InstanceSpec, KEY_DIGEST, RevisionData,
+    VERSION, revision_label, revision_name,
 };
 use serde_json::{Value, json};
+
+use crate::revisions::digest;
 
 /// The VM that owns an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +76,7 @@ fn owners(environment: &Value) -> Value {
 pub fn revision_object(environment: &Value, number: i64, data: &RevisionData) -> Value {
     let metadata = &environment["metadata"];
     let name = metadata["name"].as_str().unwrap_or_default();
-    json!({
+    let mut object = json!({
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
         "metadata": {
@@ -85,7 +87,9 @@ pub fn revision_object(environment: &Value, number: i64, data: &RevisionData) ->
         },
         "data": data,
         "revision": number,
-    })
+    });
+    object["metadata"]["annotations"] = json!({KEY_DIGEST: digest(&object)});
+    object
 }
 
 /// The newest of an environment's revisions, with its number and its data.

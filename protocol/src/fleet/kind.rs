@@ -8,6 +8,8 @@ pub const VERSION: &str = "v1alpha1";
 pub const KEY_ENROLLED: &str = "fleet.bellows.dev/enrolled";
 /// Label of a `ControllerRevision`: the environment that it belongs to.
 pub const KEY_ENVIRONMENT: &str = "fleet.bellows.dev/environment";
+/// Annotation of a `ControllerRevision`: the SHA-256 of what it says.
+pub const KEY_DIGEST: &str = "fleet.bellows.dev/digest";
 
 /// Finalizer of an environment: its deletion waits for the end of its deployments.
 pub const FINALIZER: &str = "fleet.bellows.dev/deployments";

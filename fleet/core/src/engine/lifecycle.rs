@@ -133,7 +133,10 @@ fn begun(one: &Deployment, epoch: u64, now: WallTime) -> Write {
 /// Ends of the deployment that holds the lock.
 fn run(world: &World, one: &Deployment, now: WallTime) -> Option<Write> {
     let Some(revision) = world.revisions.get(&one.spec.revision) else {
-        let reason = format!("revision {} does not exist", one.spec.revision);
+        let reason = format!(
+            "revision {} does not exist, or was changed after it was made",
+            one.spec.revision
+        );
         return stopped(world, one, DeploymentEvent::Halt, vec![reason], now);
     };
     let tally = tally(world, one, revision);
