@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use self::command::CommandError;
 use self::destination::{Destination, OwedNote, Rights};
 use self::inputs::{Files, Version};
 use crate::core::render::machine::{Action, Event, Machine};
@@ -178,7 +179,10 @@ impl Worker {
             }
             Action::Write(content) => blocking(move || open()?.write(&content)).await,
             Action::Check => match blocking(move || Ok(open()?.temporary())).await {
-                Ok(new) => command::run(&check(unit, &new), rights).await,
+                Ok(new) => match command::run(&check(unit, &new), rights).await {
+                    Err(CommandError::Late(error)) => return Event::CheckLate(error),
+                    done => done.map_err(|error| error.to_string()),
+                },
                 Err(error) => Err(error),
             },
             Action::Discard => blocking(move || open()?.discard()).await,

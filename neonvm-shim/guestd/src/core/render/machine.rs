@@ -51,6 +51,8 @@ pub enum Event {
     /// Result of [`Action::Read`]. `None`: nothing is there, or its owner or mode differ from the
     /// unit's.
     Present(Result<Option<Content>, String>),
+    /// [`Action::Check`] took too long, so the file is neither accepted nor refused.
+    CheckLate(String),
     /// Result of any other action.
     Done(Result<(), String>),
 }
@@ -233,6 +235,12 @@ impl Core for Machine {
             Event::Present(present) => {
                 self.step = None;
                 self.take_present(now, present);
+            }
+            Event::CheckLate(error) => {
+                self.step = None;
+                let text = format!("the check did not end: {error}");
+                self.fail(now, Outcome::Failed(text));
+                self.next = Some(Action::Discard);
             }
             Event::Done(done) => {
                 if let Some(step) = self.step.take() {

@@ -1,5 +1,6 @@
 //! Runs a unit's commands: as its owner, with an empty environment, bounded in time and output.
 
+use std::fmt;
 use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -19,20 +20,38 @@ const MAX_OUTPUT: usize = 64 << 10;
 /// Most characters of the output's last line in a report.
 const MAX_LINE: usize = 200;
 
+/// Why a command did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::shell) enum CommandError {
+    /// It took too long, so it has not said what it was asked. On a busy machine it may do so later.
+    Late(String),
+    /// It cannot be started, failed or wrote too much.
+    Failed(String),
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Late(text) | Self::Failed(text) => f.write_str(text),
+        }
+    }
+}
+
 /// Runs `command`. Afterwards nothing of its process group is left.
 ///
 /// # Errors
-/// It cannot be started, fails, takes too long or writes too much. The text ends with the last line
-/// of its output.
-pub(in crate::shell) async fn run(command: &[String], rights: Rights) -> Result<(), String> {
+/// Its text ends with the last line of the command's output.
+pub(in crate::shell) async fn run(command: &[String], rights: Rights) -> Result<(), CommandError> {
     run_for(command, rights, LIMIT).await
 }
 
-async fn run_for(command: &[String], rights: Rights, limit: Duration) -> Result<(), String> {
-    let (program, arguments) = command.split_first().ok_or("the command is empty")?;
+async fn run_for(command: &[String], rights: Rights, limit: Duration) -> Result<(), CommandError> {
+    let failed = CommandError::Failed;
+    let split = command.split_first();
+    let (program, arguments) = split.ok_or_else(|| failed("the command is empty".to_owned()))?;
     let started = start(program, arguments, rights);
     let (mut child, mut output) =
-        started.map_err(|error| format!("failed to start {program}: {error}"))?;
+        started.map_err(|error| failed(format!("failed to start {program}: {error}")))?;
     let group = child
         .id()
         .and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
@@ -43,17 +62,18 @@ async fn run_for(command: &[String], rights: Rights, limit: Duration) -> Result<
         let _ = kill_process_group(group, Signal::KILL);
     }
     let _ = child.wait().await;
-    let failed = match ended {
-        Err(_) => format!("it took more than {} s", limit.as_secs()),
+    let line = last_line(&text).map_or_else(String::new, |line| format!(": {line}"));
+    let why = match ended {
+        Err(_) => {
+            let text = format!("it took more than {} s{line}", limit.as_secs());
+            return Err(CommandError::Late(text));
+        }
         Ok(Err(error)) => format!("failed to read its output: {error}"),
         Ok(Ok(None)) => format!("it wrote more than {MAX_OUTPUT} bytes"),
         Ok(Ok(Some(status))) if status.success() => return Ok(()),
         Ok(Ok(Some(status))) => status.to_string(),
     };
-    match last_line(&text) {
-        Some(line) => Err(format!("{failed}: {line}")),
-        None => Err(failed),
-    }
+    Err(failed(format!("{why}{line}")))
 }
 
 fn start(program: &str, arguments: &[String], rights: Rights) -> io::Result<(Child, Receiver)> {

@@ -30,7 +30,9 @@ const MAX_PIDFILE: usize = 4096;
 pub(super) async fn send(signal: &Signal, rights: Rights) -> Result<(), String> {
     match signal {
         Signal::Pidfile(path) => hang_up(path, rights.user),
-        Signal::Command(argv) => command::run(argv, rights).await,
+        Signal::Command(argv) => command::run(argv, rights)
+            .await
+            .map_err(|error| error.to_string()),
         Signal::Http(Loopback { address, path }) => {
             let posted = timeout(LIMIT, post(*address, path)).await;
             let said = |error| format!("POST http://{address}{path}: {error}");

@@ -27,6 +27,8 @@ struct World {
     signals: u32,
     /// Whether the check refuses what it is shown.
     is_refused: bool,
+    /// Whether the check takes too long.
+    is_late: bool,
     /// Whether no signal can be sent.
     is_deaf: bool,
     /// Whether nothing can be written.
@@ -60,6 +62,7 @@ impl World {
             }
             Action::Write(_) if self.is_full => return done(true, "full"),
             Action::Write(content) => self.temporary = Some(content.clone()),
+            Action::Check if self.is_late => return Event::CheckLate("10 s".to_owned()),
             Action::Check => return done(self.is_refused, "bad line"),
             Action::Discard => self.temporary = None,
             Action::Note if self.is_full => return done(true, "full"),
@@ -216,6 +219,32 @@ fn v28_refused_file_is_never_at_its_place() {
             (&content(&unit, 3), &content(&unit, 3))
         );
     }
+}
+
+/// A machine that was busy once must not leave the old file for ever.
+#[test]
+fn v28_check_that_took_too_long_is_run_again() {
+    let unit = unit(UNIT);
+    let mut world = World {
+        place: content(&unit, 1),
+        is_late: true,
+        ..World::default()
+    };
+    let mut daemon = Daemon::start(&unit, &world);
+    daemon.see(2);
+    daemon.run(&mut world, 3600);
+    assert_eq!(
+        (world.place.clone(), world.temporary.clone()),
+        (content(&unit, 1), None)
+    );
+    let text = "the check did not end: 10 s".to_owned();
+    assert_eq!(daemon.machine.outcome(), &Outcome::Failed(text));
+    let checks = world.actions.iter().filter(|one| **one == "check").count();
+    assert!((50..70).contains(&checks), "{checks} in an hour");
+    world.is_late = false;
+    daemon.run(&mut world, 64);
+    assert_eq!(world.place, content(&unit, 2));
+    assert_eq!(daemon.machine.outcome(), &Outcome::Current);
 }
 
 #[test]

@@ -9,26 +9,30 @@ fn rights() -> Rights {
     }
 }
 
-async fn sh(script: &str, limit: Duration) -> Result<(), String> {
+async fn sh(script: &str, limit: Duration) -> Result<(), CommandError> {
     let argv = ["/bin/sh", "-c", script].map(str::to_owned);
     run_for(&argv, rights(), limit).await
+}
+
+fn failed(text: &str) -> Result<(), CommandError> {
+    Err(CommandError::Failed(text.to_owned()))
 }
 
 #[tokio::test]
 async fn v28_failed_check_says_its_last_line() {
     assert_eq!(sh("echo fine", LIMIT).await, Ok(()));
-    let failed = sh(
-        "echo first; echo 'bad setting in line 2' >&2; echo; exit 3",
-        LIMIT,
-    )
-    .await;
+    let script = "echo first; echo 'bad setting in line 2' >&2; echo; exit 3";
     assert_eq!(
-        failed,
-        Err("exit status: 3: bad setting in line 2".to_owned())
+        sh(script, LIMIT).await,
+        failed("exit status: 3: bad setting in line 2")
     );
-    assert_eq!(sh("exit 1", LIMIT).await, Err("exit status: 1".to_owned()));
+    assert_eq!(sh("exit 1", LIMIT).await, failed("exit status: 1"));
     let none = run(&["/nonexistent/check".to_owned()], rights()).await;
-    assert!(none.is_err_and(|error| error.starts_with("failed to start /nonexistent/check: ")));
+    let none = none.expect_err("it is not there").to_string();
+    assert!(
+        none.starts_with("failed to start /nonexistent/check: "),
+        "{none}"
+    );
 }
 
 #[tokio::test]
@@ -42,8 +46,9 @@ async fn v28_hanging_check_is_ended_with_its_children() {
     let place = tempfile::tempdir().expect("a directory");
     let pid = place.path().join("pid");
     let script = format!("sleep 1000 & echo $! > {}; wait", pid.display());
-    let failed = sh(&script, Duration::from_secs(2)).await;
-    assert_eq!(failed, Err("it took more than 2 s".to_owned()));
+    let late = sh(&script, Duration::from_secs(2)).await;
+    let text = "it took more than 2 s".to_owned();
+    assert_eq!(late, Err(CommandError::Late(text)));
     let child = std::fs::read_to_string(&pid).expect("a pid");
     assert_gone(child.trim()).await;
 }
@@ -76,7 +81,7 @@ async fn v28_check_that_writes_without_end_is_ended() {
         LIMIT,
     )
     .await;
-    let failed = failed.expect_err("it fails");
+    let failed = failed.expect_err("it fails").to_string();
     assert!(
         failed.starts_with("it wrote more than 65536 bytes: x"),
         "{failed}"
