@@ -20,6 +20,8 @@ const VM: &str = "parts";
 const TRIAL_S: u64 = 30;
 /// Longest time from the end of a trial until the former program runs, seconds.
 const RETURN_S: u64 = 10;
+/// Times that the kept monitor is killed. It pauses for 5 s between two starts.
+const KILLS: u64 = 6;
 /// Longest wait for a state, without KVM.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Longest exchange with the guest: a program is sent, hashed and tested.
@@ -103,6 +105,24 @@ impl World {
         .unwrap()
     }
 
+    /// Kills the kept monitor again and again. Each time it starts from where it is kept.
+    async fn comes_back_from_its_slot(&self, kept: &PartState) {
+        for kill in 1..=KILLS {
+            let line = "kill -9 $(cat /run/bellows/parts/monitor.pid)";
+            self.site.ssh(VM, line, None).await.unwrap();
+            let again = wait_for("the monitor again", PATIENCE, || async {
+                let state = self.part(PartName::Monitor).await?;
+                // Until it executes the program, the process is a shell.
+                if state.starts == kept.starts + kill && state.sha256 == kept.sha256 {
+                    return Ok(state);
+                }
+                Err(format!("{state:?}"))
+            });
+            let again = again.await.unwrap();
+            assert_eq!((again.from, again.phase), (kept.from, PartPhase::Settled));
+        }
+    }
+
     /// Waits until the part went back to `former`, within its trial and ten seconds.
     async fn goes_back(&self, part: PartName, former: &str, since_s: u64) -> PartState {
         let state = self.wait(part, PartPhase::Back, former).await;
@@ -122,7 +142,7 @@ fn program(name: &str) -> Vec<u8> {
     std::fs::read(folder.join(name)).expect(name)
 }
 
-/// Requirement: R09
+/// Requirement: R09, B05
 #[tokio::test(flavor = "multi_thread")]
 async fn good_parts_are_kept_and_bad_ones_go_back_while_the_guest_works_on() {
     if !guest_or_skip("good_parts_are_kept_and_bad_ones_go_back_while_the_guest_works_on") {
@@ -150,6 +170,7 @@ async fn good_parts_are_kept_and_bad_ones_go_back_while_the_guest_works_on() {
     world.order(monitor, "keep").await.unwrap();
     let kept = world.wait(monitor, PartPhase::Settled, &good_sha).await;
     assert_eq!((kept.from, kept.version.as_str()), (PartSource::A, "0.1.1"));
+    world.comes_back_from_its_slot(&kept).await;
 
     let since_s = world.attempt(monitor, &program("crashing-part")).await;
     let back = world.goes_back(monitor, &good_sha, since_s).await;
