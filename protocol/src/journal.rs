@@ -23,6 +23,7 @@ mod pack;
 mod policy;
 mod record;
 mod sampled;
+mod set_answer;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -46,5 +47,6 @@ pub use record::{
     RequestKind, Started, Stated, Tick, Waits, Why,
 };
 pub use sampled::Sampled;
+pub use set_answer::{SetCount, SetsAnswered};
 pub use values::{Amount, Decimal, Issued, Milli, Size, Stamped};
 pub use vm_state::{FaultCounts, Scaling, ShrinkStep, VmObject, Wished};

@@ -12,9 +12,9 @@ use protocol::journal::{
     BoundVersion, CalmPart, Checkpoint, CoreSettings, Cut, Decimal, Decision, DecodeError, Denial,
     FaultCounts, Gap, Head, Issued, LastAdvice, LfcSample, LinkEvent, Milli, MonitorPart,
     NodeState, Ongoing, Outcome, PatchPart, PluginPart, PolicyPart, Previous, Record, RequestEnd,
-    RequestKind, Said, Sampled, Scaling, ShrinkStep, Size, Stamped, Started, Stated, Step,
-    SystemSample, Terms, Tick, UpscaleRecord, VmObject, Waits, Why, Wished, crc, decode, encode,
-    hash_text,
+    RequestKind, Said, Sampled, Scaling, SetCount, SetsAnswered, ShrinkStep, Size, Stamped,
+    Started, Stated, Step, SystemSample, Terms, Tick, UpscaleRecord, VmObject, Waits, Why, Wished,
+    crc, decode, encode, hash_text,
 };
 use protocol::mode::Mode;
 use protocol::monitor_v2::AskReason;
@@ -447,6 +447,57 @@ fn of_policies() -> Vec<(&'static str, Record)> {
     ]
 }
 
+fn of_sets() -> Vec<(&'static str, Record)> {
+    let web = SetCount {
+        command: Some("drain".into()),
+        has: 2,
+        kv: 0x0a1b_2c3d,
+        to: Some(3),
+        v: Some(2),
+        want: 5,
+    };
+    let live = SetsAnswered {
+        role: Role::Live,
+        dg: "5be1a7c0".into(),
+        fault: None,
+        r#in: 0x9f31_c2aa,
+        name: "web".into(),
+        nodes: Some(4),
+        note: None,
+        ns: "default".into(),
+        sets: BTreeMap::from([("web".into(), web)]),
+        t: 41_230_422,
+        took: 412,
+        why: Some("load".into()),
+    };
+    let api = SetCount {
+        has: 1,
+        want: 0,
+        ..SetCount::default()
+    };
+    let shadow = SetsAnswered {
+        role: Role::Shadow,
+        dg: "77ab90c4".into(),
+        nodes: None,
+        sets: BTreeMap::from([("api".into(), api)]),
+        why: None,
+        ..live.clone()
+    };
+    let fault = SetsAnswered {
+        fault: Some(Fault::Late),
+        note: Some("no answer in 50 ms".into()),
+        sets: BTreeMap::new(),
+        ..shadow.clone()
+    };
+    [
+        ("sets_answered", live),
+        ("sets_answered_shadow", shadow),
+        ("sets_answered_fault", fault),
+    ]
+    .map(|(name, record)| (name, Record::SetsAnswered(Box::new(record))))
+    .into()
+}
+
 fn records() -> Vec<(&'static str, Record)> {
     let outcome = Outcome {
         again: None,
@@ -555,6 +606,7 @@ fn records() -> Vec<(&'static str, Record)> {
     };
     let mut all = heads();
     all.extend(of_policies());
+    all.extend(of_sets());
     all.extend([
         ("checkpoint", Record::Checkpoint(Box::new(checkpoint()))),
         (

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use protocol::journal::{
     Action, Advice, Amount, Answered, AnsweredAgain, Block, Bound, BoundVersion, Decision, Gap,
     Head, LfcSample, MAX_INTEGER, MAX_LINE_BYTES, MAX_STEPS, Milli, Outcome, Previous, Record,
-    RequestEnd, RequestKind, Said, Sampled, Size, Started, Step, SystemSample, Terms, Tick, Why,
-    chain_hash, crc, decode, encode, hash_text, pack, scan, unpack,
+    RequestEnd, RequestKind, Said, Sampled, SetCount, SetsAnswered, Size, Started, Step,
+    SystemSample, Terms, Tick, Why, chain_hash, crc, decode, encode, hash_text, pack, scan, unpack,
 };
 use protocol::policy::{Fault, FeedSource, Role};
 use protocol::time::Span;
@@ -141,6 +141,50 @@ fn answered() -> impl Strategy<Value = Record> {
                 vm,
                 vms,
                 votes: votes.into_iter().map(|(k, v)| (k, Milli(v))).collect(),
+            }))
+        },
+    )
+}
+
+fn sets_answered() -> impl Strategy<Value = Record> {
+    let count = (option::of("[a-z]{1,9}"), any::<u32>(), any::<u32>());
+    let more = (
+        option::of(any::<u32>()),
+        option::of(any::<u32>()),
+        any::<u32>(),
+    );
+    let count = (count, more).prop_map(|((command, has, kv), (to, v, want))| SetCount {
+        command,
+        has,
+        kv,
+        to,
+        v,
+        want,
+    });
+    let sets = prop::collection::btree_map("[a-z0-9-]{1,9}", count, 0..4);
+    let fault = option::of(prop::sample::select(Fault::ALL.to_vec()));
+    let words = (
+        ".{0,9}",
+        ".{0,9}",
+        option::of(".{0,20}"),
+        option::of("[a-z]{1,9}"),
+    );
+    let numbers = (whole(), whole(), any::<u32>(), option::of(any::<u32>()));
+    (role(), fault, sets, words, numbers).prop_map(
+        |(role, fault, sets, (name, ns, note, why), (t, took, hash, nodes))| {
+            Record::SetsAnswered(Box::new(SetsAnswered {
+                role,
+                dg: "5be1a7c0".into(),
+                fault,
+                r#in: hash,
+                name,
+                nodes,
+                note,
+                ns,
+                sets,
+                t,
+                took,
+                why,
             }))
         },
     )
@@ -328,6 +372,7 @@ fn record() -> impl Strategy<Value = Record> {
         action,
         gap,
         answered(),
+        sets_answered(),
         bound()
     ]
 }

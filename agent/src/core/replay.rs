@@ -205,7 +205,7 @@ impl Replay {
                 return;
             }
             // These records are no input of a core.
-            Record::Action(_) => return,
+            Record::Action(_) | Record::SetsAnswered(_) => return,
             Record::Outcome(outcome) if outcome.what == RequestKind::Verified => return,
             Record::Outcome(outcome) => Item::Ended(*outcome),
             Record::Vm(stated) => Item::Stated(*stated),

@@ -6,8 +6,8 @@ use super::canonical;
 use super::hash::hash_text;
 use super::record::Record;
 
-/// The format written. Readers take this one and the one before. Format 2 adds `B`, `P` and the
-/// steps of policies; what a journal of format 1 holds means the same in both.
+/// The format written. Readers take this one and the one before. Format 2 adds `B`, `P`, `C` and
+/// the steps of policies; what a journal of format 1 holds means the same in both.
 pub const FORMAT: u32 = 2;
 /// Oldest format that readers accept.
 pub const OLDEST_FORMAT: u32 = 1;

@@ -10,6 +10,7 @@ use super::checkpoint::Checkpoint;
 use super::hash;
 use super::policy::{Answered, Bound};
 use super::sampled::Sampled;
+use super::set_answer::SetsAnswered;
 use super::values::{Amount, Milli, Size, is_default};
 use super::vm_state::{Scaling, VmObject, Wished};
 
@@ -53,6 +54,9 @@ pub enum Record {
     /// Answer of a policy.
     #[serde(rename = "P")]
     Answered(Box<Answered>),
+    /// Answer of a policy about sets.
+    #[serde(rename = "C")]
+    SetsAnswered(Box<SetsAnswered>),
 }
 
 impl Record {
@@ -60,7 +64,7 @@ impl Record {
     #[must_use]
     pub fn vm(&self) -> Option<u32> {
         match self {
-            Self::Head(_) | Self::Node(_) => None,
+            Self::Head(_) | Self::Node(_) | Self::SetsAnswered(_) => None,
             Self::Checkpoint(k) => Some(k.vm),
             Self::Sampled(s) => Some(s.vm),
             Self::Vm(v) => Some(v.vm),
@@ -91,6 +95,7 @@ impl Record {
             Self::Gap(r) => r.t,
             Self::Bound(r) => r.t,
             Self::Answered(r) => r.t,
+            Self::SetsAnswered(r) => r.t,
         }
     }
 }
