@@ -55,6 +55,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::actions::SETS;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::instance::Instance;
@@ -238,9 +239,11 @@ async fn start_parts(plan: Plan, base: &Base, supervisor: &mut Supervisor) -> Ou
     let api = apiserver::start(base, supervisor, &connections).await?;
     let client = api.client.clone();
     scheduler::start(base, supervisor, &client, plan.scheduler).await?;
-    controller::start(base, supervisor, &client, &mut registry);
+    // The controllers of sets and of policies write the same part.
+    let sets = journal::open(base, SETS);
+    controller::start(base, supervisor, &client, &mut registry, sets.clone());
     node::start(base, supervisor, &api, plan.node)?;
-    let of_sets = policies::OfSets::of(&plan.agent);
+    let of_sets = policies::OfSets::of(&plan.agent, sets);
     let state = agent::start(base, supervisor, &client, plan.agent).await?;
     if let Some(of_sets) = of_sets {
         policies::start(base, supervisor, &client, state, of_sets);

@@ -1,13 +1,12 @@
 //! The controller of VM objects.
 
+use daemon_kit::journal::Journal;
 use kube::Client;
 use neonvm_controller::{Metrics, Params, Settings, StateHandle};
 use prometheus_client::registry::Registry;
 
 use super::base::Base;
-use super::journal;
 use super::supervisor::{Stage, Supervisor};
-use crate::actions::SETS;
 
 /// Name in the status.
 const NAME: &str = "controller";
@@ -17,6 +16,7 @@ pub(crate) fn start(
     supervisor: &mut Supervisor,
     client: &Client,
     registry: &mut Registry,
+    set_journal: Option<Journal>,
 ) {
     let state = StateHandle::new(base.clock);
     let (synced, shown) = (state.clone(), state.clone());
@@ -43,7 +43,7 @@ pub(crate) fn start(
         stages: base.stages.clone(),
         metrics: Metrics::register(registry),
         state,
-        set_journal: journal::open(base, SETS),
+        set_journal,
     };
     let token = supervisor.token(Stage::Deciders);
     supervisor.run(NAME, Stage::Deciders, async move {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use agent::{Config, StateHandle};
+use daemon_kit::journal::Journal;
 use kube::Client;
 use policy_controller::{Agents, LOOK_EVERY, Params, SetParams};
 use protocol::units::Resources;
@@ -20,17 +21,19 @@ const WISHES: &str = "capacity-wishes.json";
 pub(crate) struct OfSets {
     unit: Resources,
     feed_ports: Vec<u16>,
+    journal: Option<Journal>,
 }
 
 impl OfSets {
     /// `None` where policies are switched off.
-    pub(crate) fn of(config: &Config) -> Option<Self> {
+    pub(crate) fn of(config: &Config, journal: Option<Journal>) -> Option<Self> {
         let mut feed_ports = config.policies.as_ref()?.feed_ports.clone();
         // The agent reads this page of each guest anyway.
         feed_ports.push(config.metrics.system.port);
         Some(Self {
             unit: config.scaling.compute_unit,
             feed_ports,
+            journal,
         })
     }
 }
@@ -57,6 +60,7 @@ pub(crate) fn start(
             unit: of_sets.unit,
             feed_ports: of_sets.feed_ports,
             wish_file: Some(base.state.path().join(WISHES)),
+            journal: of_sets.journal,
         }),
     };
     let token = supervisor.token(Stage::Deciders);

@@ -67,13 +67,22 @@ pub struct Evidence {
     pub error_percent: f64,
     /// Gaps in journals.
     pub gaps: u64,
+    /// Time in which a candidate of sets wanted fewer members of a set than `live`. No model says
+    /// what they would lack.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub fewer_minutes: f64,
     /// VMs that it decides about in the canary, in truth.
     pub canary: Tally,
-    /// All other VMs of the policy, in truth.
+    /// All other VMs of the policy, in truth. For a policy of sets, the members that there were.
     pub others: Tally,
     /// Each of the VMs that it decides about in the canary, in truth.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub canary_vms: BTreeMap<String, Tally>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(figure: &f64) -> bool {
+    *figure == 0.0
 }
 
 impl Evidence {
@@ -89,6 +98,7 @@ impl Evidence {
         self.live.add(&hour.live);
         self.error_percent = self.error_percent.max(hour.error_percent);
         self.gaps += hour.gaps;
+        self.fewer_minutes += hour.fewer_minutes;
         self.canary.add(&hour.canary);
         self.others.add(&hour.others);
         for (vm, tally) in &hour.canary_vms {

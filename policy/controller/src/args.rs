@@ -69,6 +69,7 @@ impl SetArgs {
             unit: Resources::new(self.unit_cpu, self.unit_memory << 20),
             feed_ports: self.feed_ports.clone(),
             wish_file: None,
+            journal: None,
         }
     }
 }

@@ -6,6 +6,8 @@ pub mod gate;
 #[cfg(test)]
 mod gate_seeds;
 #[cfg(test)]
+mod gate_sets_tests;
+#[cfg(test)]
 mod gate_tests;
 pub mod reconcile;
 pub mod revisions;

@@ -1,5 +1,6 @@
 //! What versions of a policy of sets answered, as the policy's status has it.
 
+use policy_contract::tally::Evidence;
 use policy_contract::{Digest, Scope};
 use policy_controller::core::sets::{SetReport, SetSaid};
 use serde::Deserialize as _;
@@ -20,6 +21,27 @@ pub(super) fn reports(object: &Value) -> Option<Vec<(&'static str, SetReport)>> 
         Some((word, report))
     });
     Some(reports.collect())
+}
+
+/// Figures of the candidate that the gate decides by, in a sentence.
+pub(super) fn figures(object: &Value) -> Option<String> {
+    let status = &object["status"];
+    let digest = status["candidate"]["digest"].as_str()?;
+    let seen = Evidence::deserialize(&status["evidence"]["figures"]).ok()?;
+    let digest = digest.get(..8).unwrap_or_default();
+    if seen.hours == 0 {
+        return Some(format!("No whole hour of {digest} is judged so far."));
+    }
+    Some(format!(
+        "{} hours of {digest}: {:.1} unit-hours wanted, {:.1} by the live version or as the sets had it, {:.1} in truth; {} reversals, {} by the live version; fewer members for {:.0} minutes.",
+        seen.hours,
+        seen.candidate.unit_hours,
+        seen.live.unit_hours,
+        seen.others.unit_hours,
+        seen.candidate.reversals,
+        seen.live.reversals,
+        seen.fewer_minutes,
+    ))
 }
 
 /// What is wrong with a version of a policy of sets.
@@ -90,16 +112,27 @@ mod tests {
             "sets": {"default/web": {"has": 2, "wants": 4, "command": "drain"}},
             "nodes": 5,
         });
-        let text = lines(&reports(&object).unwrap()).join("\n");
+        let wrong = problem(&object, &digest);
+        assert_eq!(wrong.as_deref(), Some("late: no answer in 50 ms"));
+        assert_eq!(figures(&object), None, "there is no candidate");
+        object["status"]["candidate"] = json!({"digest": "77ab90c4ffff", "stage": "shadow"});
+        assert!(
+            figures(&object)
+                .unwrap()
+                .contains("No whole hour of 77ab90c4")
+        );
+        let tally = |units: f64| json!({"unitHours": units});
+        object["status"]["evidence"] = json!({"figures": {"hours": 2, "candidate": tally(3.0),
+            "live": tally(4.0), "others": tally(5.0), "fewerMinutes": 90.0}});
+        let text = figures(&object).unwrap();
         for part in [
-            "decides: 3 answers, 1 leave all counts, 2 want more members, 0 fewer; 1 faults",
-            "default/web: has 2 members, and should have 4, command drain.",
-            "It wants 5 nodes.",
+            "2 hours of 77ab90c4: 3.0",
+            "4.0 by the live",
+            "5.0 in truth",
+            "90 minutes",
         ] {
             assert!(text.contains(part), "{text}");
         }
-        let wrong = problem(&object, &digest);
-        assert_eq!(wrong.as_deref(), Some("late: no answer in 50 ms"));
         object["spec"]["scope"] = json!("vm");
         assert!(reports(&object).is_none());
     }

@@ -5,12 +5,12 @@ use clap::Args;
 use daemon_kit::clock::Clock;
 use policy_contract::Spec;
 use policy_controller::core::gate::Stage;
-use policy_controller::core::reconcile::{PROMOTABLE, READY, next_stage};
+use policy_controller::core::reconcile::{PROMOTABLE, READY, next_stage, scope_of};
 use policy_controller::core::revisions::{is_kept, revision_of};
 use policy_controller::core::words::FAULTS;
 use protocol::journal::Action;
 use protocol::policy::{
-    PolicyVersion, REVISION_NAMESPACE, ScalingPolicyStatus, canary_percent, revision_name,
+    PolicyVersion, REVISION_NAMESPACE, ScalingPolicyStatus, Scope, canary_percent, revision_name,
 };
 use protocol::time::WallTime;
 use serde_json::Value;
@@ -293,9 +293,10 @@ pub(crate) async fn promote(context: &Context, order: &StageOrder<'_>) -> Outcom
         .candidate
         .as_ref()
         .and_then(|one| one.stage);
-    let next = next_stage(stage);
+    let scope = scope_of(&newest.read.object);
+    let next = next_stage(scope, stage);
     let about = match next {
-        Stage::Live => "the VMs that have it".to_owned(),
+        Stage::Live => all_of(scope).to_owned(),
         Stage::Canary | Stage::Shadow => {
             let share = canary_percent(&newest.read.object);
             format!("{share} % of the VMs that have it")
@@ -329,6 +330,7 @@ async fn promote_past_gate(context: &Context, order: &StageOrder<'_>) -> Outcome
     if !newest.read.status.clone().promote(&newest.digest, now()) {
         return Ok(vec![format!("policy {name}: {shown} decides already")]);
     }
+    let about = all_of(scope_of(&newest.read.object));
     let change = |read: &mut Read, digest: &str| {
         if let (FAULTS, text) = read.ruling(digest) {
             return Err(faulty(name, text));
@@ -337,7 +339,15 @@ async fn promote_past_gate(context: &Context, order: &StageOrder<'_>) -> Outcome
         Ok(())
     };
     newest.write(context, order, change).await?;
-    Ok(promoted(name, &shown, "the VMs that have it"))
+    Ok(promoted(name, &shown, about))
+}
+
+/// Everything that a version decides about once it is live.
+fn all_of(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Vm => "the VMs that have it",
+        Scope::Set => "the sets that have it",
+    }
 }
 
 fn promoted(name: &str, shown: &str, about: &str) -> Vec<String> {

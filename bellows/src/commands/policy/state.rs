@@ -259,7 +259,9 @@ pub(super) async fn show(context: &Context, args: &ShowArgs) -> Outcome {
         canary.print(context.paint());
     }
     if let Some(reports) = sets::reports(&object) {
-        sets::lines(&reports).iter().for_each(|line| out(line));
+        let lines = sets::lines(&reports);
+        let lines = lines.into_iter().chain(sets::figures(&object));
+        lines.for_each(|line| out(&line));
         return Ok(());
     }
     if vms.as_ref().is_some_and(Vec::is_empty) {

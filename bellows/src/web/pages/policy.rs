@@ -59,6 +59,8 @@ pub(super) struct Gate {
     missing: Vec<String>,
     /// What was seen, once nothing is missing.
     seen: String,
+    /// What the gate does not judge.
+    unjudged: String,
     /// Rules of the policy's own, as names and values.
     rules: Vec<(String, String)>,
 }
@@ -74,7 +76,9 @@ impl Gate {
         let said = judged.map_or("", |one| &one.message);
         let said = said.strip_prefix(&format!("{digest}: ")).unwrap_or(said);
         let is_open = judged.is_some_and(|one| one.status == "True");
-        let parts = said.split("; ").filter(|part| !part.is_empty());
+        // A second sentence is about what is not judged.
+        let (first, second) = said.split_once(". ").unwrap_or((said, ""));
+        let parts = first.split("; ").filter(|part| !part.is_empty());
         Some(Self {
             verdict: match judged {
                 None => "It has not been judged.",
@@ -82,11 +86,8 @@ impl Gate {
                 Some(_) => "The next stage begins when nothing is missing:",
             },
             missing: parts.filter(|_| !is_open).map(str::to_owned).collect(),
-            seen: if is_open {
-                said.to_owned()
-            } else {
-                String::new()
-            },
+            seen: if is_open { first } else { "" }.to_owned(),
+            unjudged: second.to_owned(),
             rules: members(&object["spec"]["gate"], ""),
         })
     }
@@ -268,6 +269,13 @@ mod tests {
         let open = gate(PROMOTABLE, "True", "canary may begin; hours 2");
         assert!(open.missing.is_empty() && open.verdict.contains("may let it on"));
         assert_eq!(open.seen, "canary may begin; hours 2");
+        let of_sets = gate(
+            PROMOTABLE,
+            "False",
+            "hours 1 of 2. There is no model of sets",
+        );
+        assert_eq!(of_sets.missing, ["hours 1 of 2"]);
+        assert_eq!(of_sets.unjudged, "There is no model of sets");
         let unjudged = gate("Loaded", "True", "");
         assert_eq!(unjudged.verdict, "It has not been judged.");
         let message = "5be1a7c0: canary may begin";

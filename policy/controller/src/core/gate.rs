@@ -7,6 +7,9 @@
 //!      +------- demoted -----+------- demoted -----+     and banned for 24 hours
 //! ```
 //!
+//! Versions of sets have no canary: `shadow --promotable--> live`. No model says what fewer members
+//! would lack, so a person begins the stage of a version that wants fewer.
+//!
 //! # Invariants
 //! * A version with a fault is never let on, and a version is let on only where no rule is short:
 //!   `v07_each_rule_alone_keeps_a_candidate_back`.
@@ -15,10 +18,12 @@
 //!   `v07_stages_change_at_most_once_an_hour_but_for_demotions`.
 //! * A seeded bad policy never decides about all VMs, and a good one comes to it:
 //!   `v07_bad_policy_is_never_promoted_and_a_good_one_always`.
+//! * No version of sets that wants fewer members comes to decide by itself:
+//!   `v07_version_of_sets_that_wants_fewer_members_waits_for_a_person`.
 
 use std::cmp::Ordering;
 
-use protocol::policy::Fault;
+use protocol::policy::{Fault, Scope};
 use protocol::time::WallTime;
 use serde::{Deserialize, Serialize};
 
@@ -169,6 +174,8 @@ pub enum Ruling {
 /// What the gate knows of a version.
 #[derive(Debug, Clone, Copy)]
 pub struct Case<'a> {
+    /// What the policy decides about.
+    pub scope: Scope,
     /// The policy's rules.
     pub rules: &'a Rules,
     /// Most VMs that may begin to shrink at once, percent.
@@ -188,17 +195,30 @@ pub fn rule(now: WallTime, case: &Case<'_>) -> Ruling {
     if case.standing.stage > Stage::Shadow && !damages.is_empty() {
         return Ruling::Demote(damages);
     }
-    let next = match case.standing.stage {
-        Stage::Shadow => Stage::Canary,
-        Stage::Canary => Stage::Live,
-        Stage::Live => return Ruling::Stay(Vec::new()),
+    let Some(next) = next_stage(case.scope, case.standing.stage) else {
+        return Ruling::Stay(Vec::new());
     };
     let shorts = shorts(now, case);
     match case.rules.promote {
         _ if !shorts.is_empty() => Ruling::Stay(shorts),
-        Promote::Auto => Ruling::Promote(next),
-        Promote::Ask => Ruling::Promotable(next),
+        Promote::Auto if !wants_fewer(case) => Ruling::Promote(next),
+        Promote::Auto | Promote::Ask => Ruling::Promotable(next),
     }
+}
+
+/// The stage after a stage. `None` after the last one.
+#[must_use]
+pub fn next_stage(scope: Scope, stage: Stage) -> Option<Stage> {
+    match (scope, stage) {
+        (Scope::Vm, Stage::Shadow) => Some(Stage::Canary),
+        (Scope::Set, Stage::Shadow) | (_, Stage::Canary) => Some(Stage::Live),
+        (_, Stage::Live) => None,
+    }
+}
+
+/// Whether a version of sets wanted fewer members than those that it is set beside.
+fn wants_fewer(case: &Case<'_>) -> bool {
+    case.scope == Scope::Set && exceeds(case.evidence.fewer_minutes, 0.0)
 }
 
 /// One figure in percent of another.

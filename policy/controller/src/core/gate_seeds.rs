@@ -1,6 +1,6 @@
 //! Seeded policies before the gate, hour by hour.
 
-use protocol::policy::Fault;
+use protocol::policy::{Fault, Scope};
 use protocol::time::WallTime;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -173,6 +173,7 @@ fn run(seed: u64, flaw: Flaw) -> (Vec<Stage>, u32) {
         evidence.add(&world.hour(standing.stage));
         let alarms = world.alarms(standing.stage);
         let case = Case {
+            scope: Scope::Vm,
             rules: &rules,
             vms_shrunk_at_once_percent: Some(20),
             standing: &standing,

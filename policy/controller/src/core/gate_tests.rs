@@ -1,7 +1,7 @@
 //! Each rule of the gate, alone and in sequence.
 
 use proptest::prelude::*;
-use protocol::policy::Fault;
+use protocol::policy::{Fault, Scope};
 use protocol::time::WallTime;
 
 use super::gate::{Case, Damage, Promote, Rules, Ruling, Short, Stage, Standing, rule};
@@ -75,6 +75,7 @@ fn ruling(now: WallTime, rules: &Rules, parts: &Parts) -> Ruling {
     rule(
         now,
         &Case {
+            scope: Scope::Vm,
             rules,
             vms_shrunk_at_once_percent: Some(MOST_AT_ONCE),
             standing: &parts.standing,

@@ -12,13 +12,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use policy_contract::Spec;
 use policy_contract::tally::VersionReport;
-use protocol::policy::{PolicyVersion, ScalingPolicySpec, ScalingPolicyStatus, Stage as Tried};
+use protocol::policy::{
+    PolicyVersion, ScalingPolicySpec, ScalingPolicyStatus, Scope, Stage as Tried,
+};
 use protocol::time::WallTime;
 use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::evidence::Kept;
-use super::gate::{Case, Damage, Rules, Ruling, Stage, Standing, rule};
+use super::gate::{self, Case, Damage, Rules, Ruling, Stage, Standing, rule};
 use super::tally::{Alarms, Evidence};
 use super::words;
 
@@ -75,6 +77,7 @@ pub fn look(object: &Value, nodes: &[NodeReport], now: WallTime) -> Result<Outco
     let before = ScalingPolicyStatus::of_object(object)?;
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let mut look = Look {
+        scope: scope_of(object),
         rules: Rules::deserialize(&object["spec"]["gate"]).unwrap_or_default(),
         at_once: object["spec"]["limits"]["vmsShrunkAtOncePercent"]
             .as_u64()
@@ -97,8 +100,15 @@ pub fn look(object: &Value, nodes: &[NodeReport], now: WallTime) -> Result<Outco
     })
 }
 
+/// What a policy decides about.
+#[must_use]
+pub fn scope_of(object: &Value) -> Scope {
+    Scope::deserialize(&object["spec"]["scope"]).unwrap_or_default()
+}
+
 struct Look<'a> {
     name: &'a str,
+    scope: Scope,
     rules: Rules,
     at_once: Option<u32>,
     nodes: &'a [NodeReport],
@@ -149,8 +159,11 @@ impl Look<'_> {
         Alarms::of(self.reports(digest).map(|(_, report)| &report.alarms))
     }
 
-    /// Number of agents that did not answer.
+    /// Number of agents that did not answer. None of them is asked about sets.
     fn missing(&self) -> usize {
+        if self.scope == Scope::Set {
+            return 0;
+        }
         let missing = self.nodes.iter().filter(|node| node.versions.is_none());
         missing.count()
     }
@@ -169,6 +182,7 @@ impl Look<'_> {
         let ruling = rule(
             self.now,
             &Case {
+                scope: self.scope,
                 rules: &self.rules,
                 vms_shrunk_at_once_percent: self.at_once,
                 standing: &standing,
@@ -227,7 +241,11 @@ impl Look<'_> {
             followed += 1;
             if let Some(text) = &report.problem {
                 let short = words::short(&report.digest);
-                problem = problem.or_else(|| Some(format!("{short} on node {node}: {text}")));
+                let place = match self.scope {
+                    Scope::Vm => format!(" on node {node}"),
+                    Scope::Set => String::new(),
+                };
+                problem = problem.or_else(|| Some(format!("{short}{place}: {text}")));
             }
             if !report.cut_limits.is_empty() {
                 let limits = report.cut_limits.join("; ");
@@ -239,7 +257,8 @@ impl Look<'_> {
             // Without an answer nothing is known.
             None if followed == 0 => {}
             None if cut.is_empty() => {
-                self.set(LOADED, true, ("Followed", "agents follow it"));
+                let text = words::followed(self.scope);
+                self.set(LOADED, true, ("Followed", text));
             }
             None => {
                 let limits = words::cut_limits(&cut);
@@ -277,6 +296,7 @@ impl Look<'_> {
         let ruling = rule(
             self.now,
             &Case {
+                scope: self.scope,
                 rules: &self.rules,
                 vms_shrunk_at_once_percent: self.at_once,
                 standing: &standing,
@@ -297,7 +317,8 @@ impl Look<'_> {
 
     fn standing(&self, digest: &str, since: WallTime) -> Standing {
         let status = &self.status;
-        let is_canary = status.canary() == Some(digest);
+        // A canary of sets has no meaning, so its version is in shadow.
+        let is_canary = self.scope == Scope::Vm && status.canary() == Some(digest);
         let changes = [
             status.live.as_ref().and_then(|live| live.since),
             is_canary.then_some(since),
@@ -331,7 +352,8 @@ impl Look<'_> {
                 self.set(PROMOTABLE, false, (&reason, &message));
             }
             (Ruling::Stay(shorts), _) => {
-                let message = format!("{short}: {}", words::shorts(&shorts));
+                let missing = words::shorts(&shorts);
+                let message = format!("{short}: {missing}{}", words::not_judged(self.scope));
                 self.set(PROMOTABLE, false, (&words::reason(&shorts), &message));
             }
             (_, Some((reason, problem))) => {
@@ -348,7 +370,7 @@ impl Look<'_> {
                 self.set(PROMOTABLE, false, ("Began", &message));
             }
             (Ruling::Promotable(next), None) => {
-                let seen = words::evidence(evidence);
+                let seen = words::evidence(self.scope, evidence);
                 let message = format!("{short}: {} may begin; {seen}", words::stage(next));
                 self.set(PROMOTABLE, true, (READY, &message));
             }
@@ -356,11 +378,12 @@ impl Look<'_> {
     }
 }
 
-/// How far a candidate has come, as its status says it.
+/// The next stage of a candidate, by the stage in its status.
 #[must_use]
-pub fn next_stage(stage: Option<Tried>) -> Stage {
-    match stage {
-        Some(Tried::Canary) => Stage::Live,
-        Some(Tried::Shadow) | None => Stage::Canary,
-    }
+pub fn next_stage(scope: Scope, stage: Option<Tried>) -> Stage {
+    let stage = match stage {
+        Some(Tried::Canary) => Stage::Canary,
+        Some(Tried::Shadow) | None => Stage::Shadow,
+    };
+    gate::next_stage(scope, stage).unwrap_or(Stage::Live)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use protocol::policy::Scope;
 use serde::Serialize;
 
 use super::gate::{Damage, Short, Stage};
@@ -81,7 +82,52 @@ fn joined(texts: impl Iterator<Item = String>) -> String {
     texts.collect::<Vec<_>>().join("; ")
 }
 
-pub(super) fn evidence(seen: &Evidence) -> String {
+pub(super) fn followed(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Vm => "agents follow it",
+        Scope::Set => "the policy controller asks it",
+    }
+}
+
+/// What the gate does not judge: a second sentence, or nothing.
+pub(super) fn not_judged(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Vm => "",
+        Scope::Set => {
+            ". There is no model of sets, so OOM-risk, CPU-short minutes and a model's error are not judged"
+        }
+    }
+}
+
+pub(super) fn evidence(scope: Scope, seen: &Evidence) -> String {
+    match scope {
+        Scope::Vm => of_vms(seen),
+        Scope::Set => of_sets(seen),
+    }
+}
+
+fn of_sets(seen: &Evidence) -> String {
+    let fewer = if seen.fewer_minutes > 0.0 {
+        "; a person begins it, because nothing says what fewer members would lack"
+    } else {
+        ""
+    };
+    format!(
+        "hours {}, decisions {}, members {}, unit-hours {:.1} (live {:.1}, the sets had {:.1}), reversals {} (live {}), minutes with fewer members {:.0}{fewer}{}",
+        seen.hours,
+        seen.decisions,
+        seen.vms.len(),
+        seen.candidate.unit_hours,
+        seen.live.unit_hours,
+        seen.others.unit_hours,
+        seen.candidate.reversals,
+        seen.live.reversals,
+        seen.fewer_minutes,
+        not_judged(Scope::Set),
+    )
+}
+
+fn of_vms(seen: &Evidence) -> String {
     format!(
         "hours {}, decisions {}, VMs {}, OOM-risk minutes {:.1} (live {:.1}), unit-hours {:.1} (live {:.1}), model's error {:.1} %",
         seen.hours,

@@ -10,12 +10,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use daemon_kit::clock::Clock;
+use daemon_kit::journal::Journal;
 use kube::api::{
     Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
 };
 use policy_contract::tally::VersionReport;
 use policy_contract::{Digest, Role};
 use protocol::core::Core as _;
+use protocol::journal::Record;
 use protocol::policy::{
     GROUP, KEY_POLICY, KIND, PLURAL, REVISION_NAMESPACE, SET_KIND, SET_PLURAL, VERSION, WISH_KIND,
     WISH_PLURAL,
@@ -44,6 +46,8 @@ pub struct SetParams {
     pub feed_ports: Vec<u16>,
     /// File that the wishes for nodes are written to.
     pub wish_file: Option<PathBuf>,
+    /// Journal that answers are written to. `None`: the policy's status alone has the last ones.
+    pub journal: Option<Journal>,
 }
 
 /// Asks policies of sets until `cancel`.
@@ -80,6 +84,7 @@ struct Shell {
     set_resource: ApiResource,
     client: kube::Client,
     wishes: Wishes,
+    journal: Option<Journal>,
     workers: BTreeMap<Role, Worker>,
     /// What could not be read last.
     problem: Option<String>,
@@ -106,6 +111,7 @@ impl Shell {
             set_resource,
             client,
             wishes: Wishes::new(wishes, params.wish_file.clone()),
+            journal: params.journal.clone(),
             workers: [(Role::Live, worker()), (Role::Shadow, worker())].into(),
             problem: None,
         }
@@ -116,6 +122,13 @@ impl Shell {
             Action::Read => Some(self.read().await),
             Action::ReadPages(pages) => Some(Event::Fed(pages::read(pages).await)),
             Action::Ask(question) => Some(self.ask(&question).await),
+            Action::Record(line) => {
+                if let Some(journal) = &self.journal {
+                    // The journal counts a line that it loses.
+                    drop(journal.append(&Record::SetsAnswered(line), false));
+                }
+                None
+            }
             Action::ChangeSet(patch) => {
                 self.change(&patch).await;
                 None

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use policy_contract::sets::SetAnswer;
-use policy_contract::tally::{Counts, NodeAlarms, VersionReport};
+use policy_contract::tally::{NodeAlarms, VersionReport};
 use policy_contract::{Digest, Fault, Role, SetInput};
 use protocol::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
+
+use super::hours::{Counted, Hours, Moment, Round};
 
 /// Time over which the gate counts faults.
 const RECENT: Span = Span::from_secs(600);
@@ -75,6 +77,11 @@ impl SetReport {
 pub(super) struct Answered {
     pub(super) role: Role,
     pub(super) report: SetReport,
+    pub(super) hours: Hours,
+    /// The answers of this round. `None` after a question without a valid answer.
+    round: Option<Round>,
+    /// Why it is not asked.
+    unasked: Option<String>,
     faults_in_a_row: u32,
     /// Ends of the last ten minutes, with the fault.
     recent: VecDeque<(Timestamp, Option<Fault>)>,
@@ -88,9 +95,29 @@ impl Answered {
                 digest: digest.to_string(),
                 ..SetReport::default()
             },
+            hours: Hours::default(),
+            round: None,
+            unasked: None,
             faults_in_a_row: 0,
             recent: VecDeque::new(),
         }
+    }
+
+    /// Begins a round, in which the version is asked.
+    pub(super) fn begin(&mut self, role: Role) {
+        self.role = role;
+        self.round = Some(Round::new());
+    }
+
+    /// The answers of the round that ends.
+    pub(super) fn round(&self) -> Option<&Round> {
+        self.round.as_ref().filter(|round| !round.is_empty())
+    }
+
+    /// Adds the round to the hours, beside that of the live version.
+    pub(super) fn conclude(&mut self, at: Moment, live: Option<&Round>) {
+        let round = self.round.take().filter(|round| !round.is_empty());
+        self.hours.add(at, round.as_ref(), live);
     }
 
     /// Counts a valid answer with the counts that it comes to.
@@ -102,6 +129,8 @@ impl Answered {
         counts: &BTreeMap<String, u32>,
     ) {
         self.end(now, None);
+        self.hours.answer();
+        self.unasked = None;
         let report = &mut self.report;
         report.answers += 1;
         report.problem = None;
@@ -121,6 +150,14 @@ impl Answered {
                 version: change.and_then(|change| change.version),
                 command: change.and_then(|change| change.command.clone()),
             };
+            let counted = Counted {
+                has: set.count,
+                wants: wants.unwrap_or(set.count),
+                unit: set.member_cu,
+            };
+            if let Some(round) = &mut self.round {
+                round.insert(format!("{prefix}{name}"), counted);
+            }
             report.sets.insert(format!("{prefix}{name}"), said);
         }
         report.same += u64::from(is_same);
@@ -132,12 +169,16 @@ impl Answered {
     /// Counts a fault.
     pub(super) fn fault(&mut self, now: Timestamp, fault: Fault, text: &str) {
         self.end(now, Some(fault));
+        self.hours.fault(fault);
+        (self.round, self.unasked) = (None, None);
         *self.report.faults.entry(fault).or_default() += 1;
         self.report.problem = Some(format!("{}: {text}", fault.word()));
     }
 
     /// A question that was not asked is no fault of the version.
     pub(super) fn not_asked(&mut self, problem: String) {
+        self.round = None;
+        self.unasked = Some(problem.clone());
         self.report.problem = Some(problem);
     }
 
@@ -157,12 +198,11 @@ impl Answered {
         VersionReport {
             policy: policy.to_owned(),
             digest: self.report.digest.clone(),
+            // Hours of sets are judged by counts, which need no journal.
             has_journal: true,
-            running: Counts {
-                answers: self.report.answers,
-                faults: self.report.faults.clone(),
-                ..Counts::default()
-            },
+            problem: self.unasked.clone(),
+            running: self.hours.running(),
+            hours: self.hours.ended(),
             alarms: NodeAlarms {
                 // One late answer of the few within ten minutes is no share to judge by.
                 faults_in_a_row: self.faults_in_a_row,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use policy_contract::sets::SetAnswer;
 use policy_contract::{Digest, Fault, History, Role, Seconds, SetInput, Spec};
+use protocol::journal::SetsAnswered;
 use serde_json::Value;
 
 use super::answered::SetReport;
@@ -54,6 +55,8 @@ pub enum Action {
     ReadPages(Pages),
     /// Ask a version.
     Ask(Box<Question>),
+    /// Write a line into the journal.
+    Record(Box<SetsAnswered>),
     /// Change a set.
     ChangeSet(SetPatch),
     /// Change the wishes for nodes.

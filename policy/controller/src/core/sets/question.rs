@@ -164,6 +164,28 @@ impl Source<'_> {
     }
 }
 
+/// The question about all sets of a namespace as they are, without feeds and a past. `None` where the
+/// namespace has none.
+#[must_use]
+pub fn question_now(
+    world: &World,
+    unit: Resources,
+    spec: &Spec,
+    namespace: &str,
+) -> Option<SetInput> {
+    let sets = world.sets.iter();
+    let sets: Vec<&VmSet> = sets
+        .filter(|set| set.metadata.namespace == namespace)
+        .collect();
+    let source = Source {
+        world,
+        fed: &Values::new(),
+        unit,
+        feed_ports: &[],
+    };
+    (!sets.is_empty()).then(|| source.question(spec, namespace, &sets, None))
+}
+
 /// Size with which a member starts.
 fn member_size(set: &VmSet) -> Resources {
     let spec = VmSpec::deserialize(&set.spec.template.spec);

@@ -1,25 +1,27 @@
 //! The rounds: read, read pages, ask, conclude.
 
+mod conclude;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use policy_contract::sets::SetAnswer;
 use policy_contract::tally::VersionReport;
-use policy_contract::{ASK_SETS_EVERY, Digest, History, Recheck, Role, Seconds, SetInput, SetOld};
+use policy_contract::{
+    ASK_SETS_EVERY, Digest, Fault, History, Recheck, Role, Seconds, SetInput, SetOld,
+};
 use protocol::core::Core;
-use protocol::policy::{VmSet, WISH_OF_DENIED_GROWTH};
+use protocol::policy::VmSet;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
 use super::answered::{Answered, SetReport};
-use super::changes::{counts, operations};
-use super::events::{Action, End, Event, Pages, Question, SetPatch, Values};
+use super::changes::counts;
+use super::events::{Action, End, Event, Pages, Question, Values};
 use super::pace::Pace;
 use super::question::Source;
-use super::wishes::{self, Denied};
+use super::records::{Ended, Records};
+use super::wishes::Denied;
 use super::world::{SetPolicy, Version, World};
-
-/// Time after which numbers of answers are written, though nothing else has changed.
-const REPORT_EVERY: Span = Span::from_secs(60);
 
 /// A version about the sets of a namespace: policy, digest, namespace.
 type Key = (String, Digest, String);
@@ -38,6 +40,18 @@ struct Open {
     question: Question,
     /// The first answer, if this is the second question.
     first: Option<(Recheck, SetAnswer)>,
+    /// When it was asked.
+    asked_at: Option<Timestamp>,
+}
+
+impl Open {
+    fn new(question: Question, first: Option<(Recheck, SetAnswer)>) -> Self {
+        Self {
+            question,
+            first,
+            asked_at: None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -48,8 +62,8 @@ enum Phase {
     Asking {
         world: Box<World>,
         open: BTreeMap<u64, Open>,
-        /// Valid answers of live versions.
-        answers: Vec<(Question, SetAnswer)>,
+        /// Questions that have ended.
+        ends: Vec<Ended>,
     },
 }
 
@@ -65,6 +79,7 @@ pub struct SetsCore {
     versions: BTreeMap<(String, Digest), Answered>,
     paces: BTreeMap<(String, String), Pace>,
     denied: Denied,
+    records: Records,
     /// Reports as they were written last, by policy.
     reported: BTreeMap<String, (Timestamp, BTreeMap<&'static str, SetReport>)>,
     last_question: u64,
@@ -86,6 +101,7 @@ impl SetsCore {
             versions: BTreeMap::new(),
             paces: BTreeMap::new(),
             denied: Denied::default(),
+            records: Records::default(),
             reported: BTreeMap::new(),
             last_question: 0,
             last_past: 0,
@@ -146,15 +162,10 @@ impl SetsCore {
         for question in questions {
             self.queue
                 .push_back(Action::Ask(Box::new(question.clone())));
-            let first = None;
-            open.insert(question.n, Open { question, first });
+            open.insert(question.n, Open::new(question, None));
         }
-        let answers = Vec::new();
-        self.phase = Phase::Asking {
-            world,
-            open,
-            answers,
-        };
+        let ends = Vec::new();
+        self.phase = Phase::Asking { world, open, ends };
         self.conclude(now);
     }
 
@@ -193,9 +204,9 @@ impl SetsCore {
             });
         }
         let answered = self.versions.entry((policy.name.clone(), version.digest));
-        answered
-            .or_insert_with(|| Answered::new(&version.digest))
-            .role = role;
+        let answered = answered.or_insert_with(|| Answered::new(&version.digest));
+        answered.begin(role);
+        answered.hours.roll(world.wall);
         questions
     }
 
@@ -238,6 +249,11 @@ impl SetsCore {
             .retain(|(policy, digest, _), _| is_asked(policy, digest));
         self.versions
             .retain(|(policy, digest), _| is_asked(policy, digest));
+        let versions = &self.versions;
+        self.records.retain(|policy, digits| {
+            let mut all = versions.keys();
+            all.any(|(name, digest)| name == policy && digest.short() == digits)
+        });
         let names: BTreeSet<(&str, &str)> = world
             .sets
             .iter()
@@ -254,23 +270,42 @@ impl SetsCore {
         let Phase::Asking { open, .. } = &mut self.phase else {
             return;
         };
-        let Some(Open { question, first }) = open.remove(&n) else {
+        let Some(Open {
+            question,
+            first,
+            asked_at,
+        }) = open.remove(&n)
+        else {
             return;
         };
-        match (end, first) {
+        let took = asked_at.map_or(Span(0), |at| now.since(at));
+        let said = match (end, first) {
             (End::Answer(answer), None) => match Recheck::of(question.input.checksum()) {
-                None => self.answered(now, question, answer),
-                Some(check) => self.ask_again(question, check, answer),
+                None => Ok(answer),
+                Some(check) => return self.ask_again(question, check, answer),
             },
-            (End::Answer(second), Some((_, answer))) if second == answer => {
-                self.answered(now, question, answer);
-            }
+            (End::Answer(second), Some((_, answer))) if second == answer => Ok(answer),
             (End::Answer(second), Some((check, answer))) => {
                 let (first, second) = (answer.to_value(), second.to_value());
                 let text = format!("answers {first}, and asked again {second}");
-                self.faulted(now, &question, &End::Fault(check.fault(), text));
+                Err((check.fault(), text))
             }
-            (end, _) => self.faulted(now, &question, &end),
+            (End::Fault(fault, text), _) => Err((fault, text)),
+            (End::NotAsked(problem), _) => {
+                let version = (question.policy, question.digest);
+                if let Some(answered) = self.versions.get_mut(&version) {
+                    answered.not_asked(problem);
+                }
+                return self.conclude(now);
+            }
+        };
+        self.said(now, &question, &said);
+        if let Phase::Asking { ends, .. } = &mut self.phase {
+            ends.push(Ended {
+                question,
+                took,
+                said,
+            });
         }
         self.conclude(now);
     }
@@ -287,144 +322,34 @@ impl SetsCore {
             .push_back(Action::Ask(Box::new(question.clone())));
         if let Phase::Asking { open, .. } = &mut self.phase {
             let first = Some((check, answer));
-            open.insert(question.n, Open { question, first });
+            open.insert(question.n, Open::new(question, first));
         }
     }
 
-    fn faulted(&mut self, now: Timestamp, question: &Question, end: &End) {
+    /// Counts the end of a question, and keeps a valid answer for the next one.
+    fn said(
+        &mut self,
+        now: Timestamp,
+        question: &Question,
+        said: &Result<SetAnswer, (Fault, String)>,
+    ) {
+        let Phase::Asking { world, .. } = &self.phase else {
+            return;
+        };
         let version = (question.policy.clone(), question.digest);
         let Some(answered) = self.versions.get_mut(&version) else {
             return;
         };
-        match end {
-            End::Fault(fault, text) => answered.fault(now, *fault, text),
-            End::NotAsked(problem) => answered.not_asked(problem.clone()),
-            End::Answer(_) => {}
-        }
-    }
-
-    fn answered(&mut self, now: Timestamp, question: Question, answer: SetAnswer) {
-        let (policy, digest) = (question.policy.clone(), question.digest);
-        let key = (policy.clone(), digest, question.input.namespace.clone());
-        if let Some(kept) = self.kept.get_mut(&key) {
-            kept.last = Some((answer.clone(), now));
-        }
-        let Phase::Asking { world, answers, .. } = &mut self.phase else {
-            return;
-        };
-        let counts = counts(world, &question, &answer);
-        if let Some(answered) = self.versions.get_mut(&(policy, digest)) {
-            answered.answer(now, &question.input, &answer, &counts);
-        }
-        if question.role == Role::Live {
-            answers.push((question, answer));
-        }
-    }
-
-    /// Carries the answers of a round out, once each question has ended.
-    fn conclude(&mut self, now: Timestamp) {
-        let is_over = matches!(&self.phase, Phase::Asking { open, .. } if open.is_empty());
-        if !is_over {
-            return;
-        }
-        let Phase::Asking { world, answers, .. } = std::mem::replace(&mut self.phase, Phase::Idle)
-        else {
-            return;
-        };
-        for (question, answer) in &answers {
-            self.change_sets(now, &world, question, answer);
-        }
-        self.wish(now, &world);
-        self.report(now, &world);
-    }
-
-    fn change_sets(
-        &mut self,
-        now: Timestamp,
-        world: &World,
-        question: &Question,
-        answer: &SetAnswer,
-    ) {
-        let counts = counts(world, question, answer);
-        let policy = world
-            .policies
-            .iter()
-            .find(|one| one.name == question.policy);
-        let limit = policy.and_then(|policy| policy.limits.members_per_answer);
-        let mut budget = limit.unwrap_or(u32::MAX);
-        let namespace = &question.input.namespace;
-        let is_of_it = |set: &&VmSet| {
-            set.metadata.namespace == *namespace
-                && question.input.sets.contains_key(&set.metadata.name)
-        };
-        for set in world.sets.iter().filter(is_of_it) {
-            let name = &set.metadata.name;
-            let has = set.spec.replicas;
-            let count = counts.get(name).map_or(has, |wants| {
-                let id = (namespace.clone(), name.clone());
-                let pace = self.paces.entry(id);
-                let pace = pace.or_insert_with(|| Pace::new(now, set.spec.rates));
-                pace.step(now, set.spec.rates, (has, *wants), &mut budget)
-            });
-            let operations = operations(set, count, answer);
-            if let Some(operations) = operations {
-                self.queue.push_back(Action::ChangeSet(SetPatch {
-                    namespace: namespace.clone(),
-                    name: name.clone(),
-                    policy: question.policy.clone(),
-                    operations,
-                }));
-            }
-        }
-    }
-
-    /// The wish of a policy is the largest of its live version's last answers.
-    fn wish(&mut self, now: Timestamp, world: &World) {
-        let mut wanted: BTreeMap<String, (u32, String)> = BTreeMap::new();
-        for policy in &world.policies {
-            let live = policy.live.as_ref().map(|version| version.digest);
-            for ((name, digest, _), kept) in &self.kept {
-                if *name != policy.name || Some(*digest) != live || name == WISH_OF_DENIED_GROWTH {
-                    continue;
+        match said {
+            Err((fault, text)) => answered.fault(now, *fault, text),
+            Ok(answer) => {
+                let counts = counts(world, question, answer);
+                answered.answer(now, &question.input, answer, &counts);
+                let (policy, digest) = version;
+                let key = (policy, digest, question.input.namespace.clone());
+                if let Some(kept) = self.kept.get_mut(&key) {
+                    kept.last = Some((answer.clone(), now));
                 }
-                let answer = kept.last.as_ref().map(|(answer, _)| answer);
-                if let Some(nodes) = answer.and_then(|answer| answer.nodes.as_ref()) {
-                    let wish = (nodes.want, nodes.why.clone());
-                    let known = wanted.entry(name.clone()).or_insert_with(|| wish.clone());
-                    if known.0 < wish.0 {
-                        *known = wish;
-                    }
-                }
-            }
-        }
-        wishes::add_denied(&mut wanted, self.denied.look(now, world));
-        let changes = wishes::changes(&wanted, world, world.wall);
-        if !changes.is_empty() {
-            self.queue.push_back(Action::ChangeWishes(changes));
-        }
-    }
-
-    fn report(&mut self, now: Timestamp, world: &World) {
-        for policy in &world.policies {
-            let mut reports = BTreeMap::new();
-            for ((name, _), answered) in &self.versions {
-                if *name == policy.name {
-                    reports.insert(answered.role.as_str(), answered.report.clone());
-                }
-            }
-            let is_due = self.reported.get(&policy.name).is_none_or(|(at, before)| {
-                let is_same = before.keys().eq(reports.keys())
-                    && before
-                        .values()
-                        .zip(reports.values())
-                        .all(|(one, other)| one.says_the_same(other));
-                !is_same || *before != reports && now.since(*at) >= REPORT_EVERY
-            });
-            if is_due {
-                let name = policy.name.clone();
-                self.reported.insert(name.clone(), (now, reports.clone()));
-                let policy = name;
-                self.queue.push_back(Action::Report { policy, reports });
             }
         }
     }
@@ -447,6 +372,11 @@ impl Core for SetsCore {
 
     fn poll_action(&mut self, now: Timestamp) -> Option<Action> {
         if let Some(action) = self.queue.pop_front() {
+            if let (Action::Ask(question), Phase::Asking { open, .. }) = (&action, &mut self.phase)
+                && let Some(asked) = open.get_mut(&question.n)
+            {
+                asked.asked_at = Some(now);
+            }
             return Some(action);
         }
         if !matches!(self.phase, Phase::Idle) || now < self.due {
