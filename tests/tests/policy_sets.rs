@@ -1,7 +1,11 @@
 //! Policies of sets on one machine, with the real binaries: a candidate changes nothing, the live
-//! version decides counts, values and the wish for nodes, and a fault keeps the counts.
+//! version decides counts, values and the wish for nodes, and a fault keeps the counts. With guests
+//! their load decides the number.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
+
+#[path = "policy_sets/guests.rs"]
+mod guests;
 
 use std::time::Duration;
 
@@ -45,8 +49,12 @@ impl Policies {
     }
 
     async fn create(&self, more: &[&str]) {
+        self.create_of(NO_IMAGE, more).await;
+    }
+
+    async fn create_of(&self, image: &str, more: &[&str]) {
         let mut words = vec![
-            "vmset", "create", "web", "--image", NO_IMAGE, "--policy", "web",
+            "vmset", "create", "web", "--image", image, "--policy", "web",
         ];
         words.extend(SMALL);
         words.extend(more);
@@ -248,6 +256,106 @@ async fn v33_policy_of_sets_that_faults_keeps_counts_and_is_taken_back() {
     let words = ["promote", "web", "--force", "--reason", "a test"];
     let refused = policies.order(&words).await.unwrap_err();
     assert!(refused.contains("sets.web.image"), "{refused}");
+}
+
+/// Requirement: V07. A candidate of sets is promoted by the gate: refused while evidence is missing,
+/// with what is not judged, and without a canary once the evidence is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v07_candidate_of_sets_is_promoted_without_force_once_the_gate_has_its_evidence() {
+    let policies = Policies::fresh().await;
+    policies.create(&["--command", "drain"]).await;
+    let params = ["--params", "count=2"];
+    policies.apply(POLICY, &params).await.unwrap();
+    policies.until_wants("shadow", 2).await;
+    let gate_says = |policy: &Value, status: &str| {
+        let conditions = policy["status"]["conditions"].as_array();
+        let mut all = conditions.into_iter().flatten();
+        all.any(|one| one["type"] == "Promotable" && one["status"] == status)
+    };
+    let not_so = |policy: &Value| gate_says(policy, "False");
+    policies
+        .until("the gate's look", ("spol", "web"), GATE_PATIENCE, not_so)
+        .await;
+    let words = ["promote", "web", "--reason", "a test"];
+    let refused = policies.order(&words).await.unwrap_err();
+    for part in ["hours 0 of 24", "There is no model of sets"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    let gate = json!({"spec": {"gate": {"hours": 0, "decisions": 1, "vms": 1}}}).to_string();
+    let patch = ["patch", "spol", "web", "--type=merge", "-p", &gate];
+    policies.site.kubectl(&patch).await.unwrap();
+    let so = |policy: &Value| gate_says(policy, "True");
+    policies
+        .until("the evidence", ("spol", "web"), GATE_PATIENCE, so)
+        .await;
+    let said = policies.order(&words).await.unwrap();
+    assert!(said.contains("decides now about the sets"), "{said}");
+    let policy = policies.get("spol", "web").await.unwrap();
+    assert!(policy["status"]["live"].is_object(), "{policy}");
+    assert!(policy["status"]["candidate"].is_null(), "{policy}");
+    policies.until_count(2, PATIENCE).await;
+}
+
+/// Requirement: V05. Answers about sets are in the journal, and the report and `vmset why` have them.
+/// One question about the sets as they are changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v05_answers_about_sets_are_in_the_journal_and_why_names_them() {
+    let policies = Policies::fresh().await;
+    policies.create(&["--command", "drain"]).await;
+    let file = policies.folder.path().join("web.lua");
+    std::fs::write(
+        &file,
+        POLICY.replace("i.params.count", "i.sets.web.count + 2"),
+    )
+    .unwrap();
+    let file = file.to_str().unwrap();
+    let said = policies.order(&["run", file, "--sets", "default"]).await;
+    let said = said.unwrap();
+    for part in ["\"namespace\":\"default\"", "\"count\":3", "drain"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let refused = policies.order(&["run", file, "--sets", "other"]).await;
+    let refused = refused.unwrap_err();
+    assert!(
+        refused.contains("namespace other has no VM set"),
+        "{refused}"
+    );
+    let set = policies.get("vmset", "web").await.unwrap();
+    assert_eq!(set["spec"]["replicas"], 1, "nothing is done");
+
+    let params = ["--params", "count=3"];
+    policies.apply(POLICY, &params).await.unwrap();
+    policies.until_wants("shadow", 3).await;
+    policies.promote().await;
+    policies.until_count(3, PATIENCE).await;
+    let why = wait_for("the answer in the journal", PATIENCE, || async {
+        let why = policies.site.bellows(&["vmset", "why", "web"]).await;
+        let why = why.map_err(|error| format!("{error:#}"))?;
+        let is_it = why.contains("wants 3 members since") && why.contains("1 to 3 members");
+        is_it.then(|| why.clone()).ok_or(why)
+    })
+    .await
+    .unwrap();
+    assert!(
+        why.contains("Set default/web should have 3 members"),
+        "{why}"
+    );
+    let report = policies.order(&["report", "web", "-o", "json"]).await;
+    let report: Value = serde_json::from_str(&report.unwrap()).unwrap();
+    let last = report["journal"]["last"].as_array().unwrap();
+    let is_live = |line: &&Value| line["as"] == "live" && line["sets"]["web"]["want"] == 3;
+    assert!(last.iter().any(|line| is_live(&line)), "{report}");
+    let verified = policies.site.bellows(&["journal", "verify"]).await.unwrap();
+    assert!(
+        verified.contains("every line and every link is good"),
+        "{verified}"
+    );
+    let early = ["vmset", "why", "web", "--at", "2020-01-01T00:00:00Z"];
+    let refused = policies.site.bellows(&early).await.unwrap_err();
+    assert!(
+        format!("{refused:#}").contains("has nothing about set"),
+        "{refused:#}"
+    );
 }
 
 /// Bad input of policies of sets is refused with its rule, and changes nothing.

@@ -75,6 +75,11 @@ pub(crate) fn of_state(context: &Context) -> Outcome<Vec<SegmentFile>> {
     in_folder(&context.state()?.journal().join(AGENT))
 }
 
+/// Segments of what policies and controllers did about sets, in the state directory.
+pub(crate) fn of_sets(context: &Context) -> Outcome<Vec<SegmentFile>> {
+    in_folder(&context.state()?.journal().join(SETS))
+}
+
 /// Segments of the actions of people, and of the changes of sets and of the fleet, in the state
 /// directory.
 pub(crate) fn of_people(context: &Context) -> Outcome<Vec<SegmentFile>> {
@@ -273,8 +278,12 @@ fn export(found: Vec<SegmentFile>) -> Outcome {
 
 /// Converts a time of a writer's clock to a calendar time.
 pub(crate) fn calendar(wall: u64, at: u64) -> String {
-    let micros = i64::try_from(wall.saturating_add(at)).unwrap_or(i64::MAX);
-    protocol::time::WallTime(micros).to_micro_string()
+    protocol::time::WallTime(micros(wall, at)).to_micro_string()
+}
+
+/// Microseconds since 1970 of a time of a writer that began at `wall`.
+pub(crate) fn micros(wall: u64, at: u64) -> i64 {
+    i64::try_from(wall.saturating_add(at)).unwrap_or(i64::MAX)
 }
 
 fn stat(context: &Context, found: Vec<SegmentFile>) -> Outcome {

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use protocol::journal::{Action, Record};
+use protocol::time::WallTime;
 use serde_json::{Value, json};
 
 use super::journal::{calendar, of_people, read};
@@ -25,6 +26,11 @@ impl Done {
         }
         value["at"] = json!(self.at);
         value
+    }
+
+    /// Whether it was done at a time or before.
+    pub(crate) fn is_before(&self, until: WallTime) -> bool {
+        self.at <= until.to_micro_string()
     }
 
     pub(crate) fn sentence(&self) -> String {

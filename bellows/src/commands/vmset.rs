@@ -7,6 +7,7 @@ pub(crate) mod plan;
 mod upgrade;
 pub(crate) mod view;
 mod wait;
+mod why;
 
 use clap::Subcommand;
 
@@ -22,6 +23,8 @@ pub(crate) enum VmsetCommand {
     List(view::ListArgs),
     /// One set with its members
     Get(view::GetArgs),
+    /// Why a set has its number of members
+    Why(why::WhyArgs),
     /// Change the number of members
     Scale(change::ScaleArgs),
     /// Bring the members to the newest template, one after the other
@@ -37,6 +40,7 @@ pub(crate) async fn run(context: &Context, command: VmsetCommand) -> Outcome {
         VmsetCommand::Create(args) => create::create(context, &args).await,
         VmsetCommand::List(args) => view::list(context, &args).await,
         VmsetCommand::Get(args) => view::get(context, &args).await,
+        VmsetCommand::Why(args) => why::why(context, &args).await,
         VmsetCommand::Scale(args) => change::scale(context, &args).await,
         VmsetCommand::Upgrade(args) => upgrade::upgrade(context, &args).await,
         VmsetCommand::Undo(args) => upgrade::undo(context, &args).await,

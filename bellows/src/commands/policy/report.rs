@@ -1,6 +1,7 @@
 //! `bellows policy report`: the recorded answers of a policy beside the built-in goal.
 
 mod coverage;
+mod of_sets;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,12 +17,12 @@ use protocol::policy::Role;
 use protocol::time::WallTime;
 use serde::Serialize;
 
-use self::coverage::{Coverage, micros};
+use self::coverage::Coverage;
+pub(super) use self::of_sets::of_sets;
 use super::canary::Canary;
-use super::sets;
 use super::whatif;
 use crate::api::Kind;
-use crate::commands::journal::{calendar, of_state, read};
+use crate::commands::journal::{calendar, micros, of_state, read};
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::output::{Format, Table, print_value};
@@ -50,6 +51,15 @@ pub(crate) struct ReportArgs {
     output: Format,
 }
 
+impl ReportArgs {
+    /// Begin of the time that the report covers, microseconds since 1970.
+    fn from(&self) -> i64 {
+        let now = daemon_kit::clock::Clock::new().wall();
+        let span = i64::try_from(self.since.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
+        now.0.saturating_sub(span)
+    }
+}
+
 /// Seconds of `90m`, `24h`, `7d` or `30s`.
 fn duration(text: &str) -> Result<u64, String> {
     let rule = "it must be a number and s, m, h or d, as 24h";
@@ -63,26 +73,6 @@ fn duration(text: &str) -> Result<u64, String> {
     };
     let number: u64 = number.parse().map_err(|_| rule)?;
     number.checked_mul(factor).ok_or_else(|| rule.to_owned())
-}
-
-/// Prints the report of a policy of sets, which its status has. Returns whether it is one.
-pub(super) async fn of_sets(context: &Context, args: &ReportArgs) -> Outcome<bool> {
-    // The report of a policy of VMs rests on the journal alone.
-    let Ok(api) = context.api().await else {
-        return Ok(false);
-    };
-    let Ok(object) = api.get(Kind::Policy, "", &args.name).await else {
-        return Ok(false);
-    };
-    let Some(reports) = sets::reports(&object) else {
-        return Ok(false);
-    };
-    if matches!(args.output, Format::Json | Format::Yaml) {
-        print_value(args.output, &object["status"]["sets"])?;
-    } else {
-        sets::lines(&reports).iter().for_each(|line| out(line));
-    }
-    Ok(true)
 }
 
 /// Counts of answers about one VM, or about all.
@@ -275,9 +265,7 @@ async fn canary(context: &Context, name: &str) -> Option<Canary> {
 }
 
 pub(super) async fn run(context: &Context, args: &ReportArgs) -> Outcome {
-    let now = daemon_kit::clock::Clock::new().wall();
-    let span = i64::try_from(args.since.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
-    let since = now.0.saturating_sub(span);
+    let since = args.from();
     let gathered = gather(context, &args.name, WallTime(since))?;
     let has_live = gathered
         .versions

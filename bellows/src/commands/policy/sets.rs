@@ -44,6 +44,17 @@ pub(super) fn figures(object: &Value) -> Option<String> {
     ))
 }
 
+/// Sentences of each version about one set, `namespace/name`.
+pub(crate) fn about(object: &Value, set: &str) -> Vec<String> {
+    let reports = reports(object).unwrap_or_default();
+    let of_it = reports.iter().filter_map(|(word, report)| {
+        let said = report.sets.get(set)?;
+        let digest = report.digest.get(..8).unwrap_or_default();
+        Some(format!("{digest} {word}: it {}.", sentence(said)))
+    });
+    of_it.collect()
+}
+
 /// What is wrong with a version of a policy of sets.
 pub(super) fn problem(object: &Value, digest: &Digest) -> Option<String> {
     let digest = digest.to_string();
@@ -112,6 +123,20 @@ mod tests {
             "sets": {"default/web": {"has": 2, "wants": 4, "command": "drain"}},
             "nodes": 5,
         });
+        let about = about(&object, "default/web").join(" ");
+        assert!(
+            about.contains("decides: it has 2 members, and should have 4"),
+            "{about}"
+        );
+        assert!(super::about(&object, "default/api").is_empty());
+        let text = lines(&reports(&object).unwrap()).join("\n");
+        for part in [
+            "decides: 3 answers, 1 leave all counts, 2 want more members, 0 fewer; 1 faults",
+            "default/web: has 2 members, and should have 4, command drain.",
+            "It wants 5 nodes.",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
         let wrong = problem(&object, &digest);
         assert_eq!(wrong.as_deref(), Some("late: no answer in 50 ms"));
         assert_eq!(figures(&object), None, "there is no candidate");

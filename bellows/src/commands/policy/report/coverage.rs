@@ -28,11 +28,6 @@ impl Coverage {
     }
 }
 
-/// Microseconds since 1970 of a time of a writer that began at `wall`.
-pub(super) fn micros(wall: u64, at: u64) -> i64 {
-    i64::try_from(wall.saturating_add(at)).unwrap_or(i64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
