@@ -1,9 +1,11 @@
 //! `bellows policy`: programs that decide beside the built-in goal or in its place.
 
 mod ask;
+mod ask_sets;
 pub(crate) mod canary;
 pub(crate) mod conditions;
 mod library;
+mod needs;
 pub(crate) mod object;
 mod pack;
 pub(crate) mod program;
@@ -20,7 +22,7 @@ use std::ffi::OsString;
 use clap::{Args, Subcommand};
 
 use crate::context::Context;
-use crate::fail::{Fail, Outcome};
+use crate::fail::Outcome;
 use crate::terminal::out;
 
 /// Policies: programs that say how big VMs should be, tried before they decide.
@@ -52,7 +54,7 @@ pub(crate) enum PolicyCommand {
     /// Ask policies the questions beside them and compare the answers
     #[command(disable_help_flag = true)]
     Test(ProgramArgs),
-    /// Ask a policy once about a VM; nothing is done
+    /// Ask a policy once about a VM, or about sets; nothing is done
     Run(ask::RunArgs),
     /// Policies to begin with: list them, show one, write their files
     #[command(subcommand)]
@@ -87,7 +89,7 @@ pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Outcome {
             if report::of_sets(context, &args).await? {
                 return Ok(());
             }
-            needs_journal(context, "report")?;
+            needs::journal(context, "report")?;
             report::run(context, &args).await
         }
         PolicyCommand::Promote(args) => args.run(context).await.map(say),
@@ -96,24 +98,8 @@ pub(crate) async fn run(context: &Context, command: PolicyCommand) -> Outcome {
         PolicyCommand::Resume(args) => stage::resume(context, &args.order()).await.map(say),
         PolicyCommand::Check(args) => program::replace("check", &args.arguments),
         PolicyCommand::Test(args) => program::replace("test", &args.arguments),
-        PolicyCommand::Run(args) => {
-            needs_journal(context, "run")?;
-            ask::run(context, &args)
-        }
+        PolicyCommand::Run(args) => ask::run(context, &args).await,
         PolicyCommand::Library(command) => library::run(context, &command),
         PolicyCommand::Stubs(args) => program::replace("stubs", &args.arguments),
     }
-}
-
-/// Refuses a command that reads the journal where the agents of a cluster are addressed.
-fn needs_journal(context: &Context, command: &str) -> Outcome {
-    if !context.asks_cluster() {
-        return Ok(());
-    }
-    let what = format!("policy {command} reads a journal on this machine");
-    Err(Fail::missing(what)
-        .rule("agents of a cluster keep their journals on the nodes")
-        .fix(format!(
-            "copy them: kubectl bellows journal fetch DIR; then: bellows --state-dir DIR/NODE policy {command} NAME"
-        )))
 }

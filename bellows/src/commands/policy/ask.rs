@@ -1,4 +1,5 @@
-//! `bellows policy run`: asks a policy once, about the newest recorded state of a VM.
+//! `bellows policy run`: asks a policy once, about the newest recorded state of a VM, or about sets
+//! as they are.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -9,33 +10,50 @@ use clap::Args;
 use policy_contract::Spec;
 use serde_json::json;
 
-use super::{object, program};
+use super::{ask_sets, needs, object, program};
 use crate::commands::journal::{of_state, read};
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::terminal::out;
 
-/// Ask a policy once about a VM; nothing is done.
+/// Ask a policy once about a VM, or about sets; nothing is done.
 ///
-/// Prints the question, built from the newest records of the journal, and the answer.
+/// Prints the question and the answer. The question about a VM is built from the newest records of
+/// the journal, the one about sets from the objects as they are.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunArgs {
     /// Source of the policy, Lua
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// The VM, as NAME or NAMESPACE/NAME
-    #[arg(long = "vm", value_name = "VM")]
-    vm: String,
+    #[arg(long = "vm", value_name = "VM", required_unless_present = "sets")]
+    vm: Option<String>,
+    /// Ask a policy of sets about all sets of this namespace, without feeds and without a past
+    #[arg(long, value_name = "NAMESPACE", conflicts_with = "vm")]
+    sets: Option<String>,
     /// A number of the policy; may be given again
     #[arg(long = "params", value_name = "NAME=NUMBER", value_parser = object::parameter)]
     params: Vec<(String, f64)>,
 }
 
-pub(super) fn run(context: &Context, args: &RunArgs) -> Outcome {
+pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
     let mut spec = Spec::of_source(object::read_source(&args.file)?);
     spec.params = args.params.iter().cloned().collect();
-    let (namespace, name) = args.vm.split_once('/').map_or_else(
-        || (crate::plugin::namespace(), args.vm.clone()),
+    match (&args.sets, &args.vm) {
+        (Some(namespace), _) => ask_sets::run(context, (&args.file, spec), namespace).await,
+        (None, Some(vm)) => {
+            needs::journal(context, "run")?;
+            about_vm(context, args, (&spec, vm))
+        }
+        (None, None) => Err(Fail::usage("a policy is asked about nothing")
+            .rule("it is asked about a VM, or about the sets of a namespace")
+            .fix("name one: --vm VM or --sets NAMESPACE")),
+    }
+}
+
+fn about_vm(context: &Context, args: &RunArgs, (spec, vm): (&Spec, &str)) -> Outcome {
+    let (namespace, name) = vm.split_once('/').map_or_else(
+        || (crate::plugin::namespace(), vm.to_owned()),
         |(namespace, name)| (namespace.to_owned(), name.to_owned()),
     );
     let key = format!("{namespace}/{name}");
@@ -57,7 +75,7 @@ pub(super) fn run(context: &Context, args: &RunArgs) -> Outcome {
                 .for_each(|record| replay.take(record));
         }
     }
-    let latest = newest.and_then(|(_, wall, replay)| replay.latest(&key, &spec, wall));
+    let latest = newest.and_then(|(_, wall, replay)| replay.latest(&key, spec, wall));
     let Some(latest) = latest else {
         return Err(
             Fail::not_so(format!("the journal has no question about {key}"))
@@ -68,15 +86,23 @@ pub(super) fn run(context: &Context, args: &RunArgs) -> Outcome {
     out(&latest.input.canonical());
     let question = temporary(&serde_json::to_value(&latest.input).unwrap_or_default())?;
     let past = temporary(&json!({"now": latest.now, "series": latest.past}))?;
-    let status = Command::new(&program)
+    let mut command = Command::new(&program);
+    command
         .arg("run")
         .arg(&args.file)
         .arg("--input")
         .arg(question.path())
         .arg("--past")
-        .arg(past.path())
-        .status()
-        .map_err(|error| Fail::missing(format!("{} cannot be run: {error}", program.display())))?;
+        .arg(past.path());
+    answer_of(command)
+}
+
+/// Runs the program, which prints the answer.
+pub(super) fn answer_of(mut command: Command) -> Outcome {
+    let status = command.status().map_err(|error| {
+        let program = command.get_program().display().to_string();
+        Fail::missing(format!("{program} cannot be run: {error}"))
+    })?;
     if status.success() {
         Ok(())
     } else {
@@ -84,7 +110,7 @@ pub(super) fn run(context: &Context, args: &RunArgs) -> Outcome {
     }
 }
 
-fn temporary(value: &serde_json::Value) -> Outcome<tempfile::NamedTempFile> {
+pub(super) fn temporary(value: &serde_json::Value) -> Outcome<tempfile::NamedTempFile> {
     let failed = |error: std::io::Error| Fail::bug(format!("no temporary file: {error}"));
     let mut file = tempfile::NamedTempFile::new().map_err(failed)?;
     file.write_all(value.to_string().as_bytes())
