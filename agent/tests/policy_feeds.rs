@@ -4,6 +4,7 @@ mod peers;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use agent::{Oracle, Reasked, Replay};
 use peers::guest::Page;
@@ -73,7 +74,7 @@ fn records(folder: &Path) -> Vec<Record> {
 }
 
 /// Serves a page with the feed on each connection.
-async fn serve_feed(listener: TcpListener) {
+async fn serve_feed(listener: Arc<TcpListener>) {
     while let Ok((mut stream, _)) = listener.accept().await {
         let _ = stream.read(&mut [0; 1024]).await;
         let page = "HTTP/1.0 200 OK\r\n\r\n# TYPE ci_jobs gauge\nci_jobs 3\n";
@@ -112,14 +113,22 @@ impl Oracle for One {
     }
 }
 
-/// Requirement: V10, V26
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn v10_feed_of_a_program_that_ended_is_silent_after_three_periods() {
+/// How a program goes away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Away {
+    /// Its port refuses.
+    Ended,
+    /// As after SIGSTOP: its port accepts, and nothing is said.
+    Stopped,
+}
+
+/// A feed of a program that goes away is silent within three periods, and replay agrees.
+async fn goes_silent(away: Away) {
     let folder = tempfile::tempdir().expect("a folder");
     let said = r#"{\"op\":\"said\",\"n\":$n,\"cu\":1,\"r\":\"one\",\"steps\":1}"#;
     let mut world = world(folder.path(), said).await;
     let listener = TcpListener::bind((world.guest.ip, 0)).await;
-    let listener = listener.expect("listens");
+    let listener = Arc::new(listener.expect("listens"));
     let port = listener.local_addr().expect("an address").port();
     world.config["policies"]["feedPorts"] = json!([port]);
     let spec = spec(port);
@@ -127,7 +136,7 @@ async fn v10_feed_of_a_program_that_ended_is_silent_after_three_periods() {
     world.api.put_policy_with("db", object, json!({}));
     world.start_connected().await;
     world.guest.set(Page::Good(0.9, 0.0));
-    let server = tokio::spawn(serve_feed(listener));
+    let server = tokio::spawn(serve_feed(Arc::clone(&listener)));
     until("a question has the feed", || {
         let has =
             |line: &&str| line.contains(r#""feeds":{"jobs":{"#) && line.contains(r#""value":3"#);
@@ -135,10 +144,13 @@ async fn v10_feed_of_a_program_that_ended_is_silent_after_three_periods() {
     })
     .await;
     server.abort();
+    // While the listener lives the kernel accepts.
+    let stopped = (away == Away::Stopped).then_some(listener);
     until("the feed is silent", || {
         asked(folder.path()).contains("feed_silent:jobs")
     })
     .await;
+    drop(stopped);
     let text = asked(folder.path());
     let silent = text.lines().find(|line| line.contains("feed_silent:jobs"));
     assert!(
@@ -158,6 +170,18 @@ async fn v10_feed_of_a_program_that_ended_is_silent_after_three_periods() {
     records.into_iter().for_each(|record| replay.take(record));
     let report = replay.finish();
     assert!(report.is_equal() && report.asked_again > 0, "{report:#?}");
+}
+
+/// Requirement: V10, V26
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v10_feed_of_a_program_that_ended_is_silent_after_three_periods() {
+    goes_silent(Away::Ended).await;
+}
+
+/// Requirement: V26
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v26_feed_of_a_program_that_is_stopped_is_silent_after_three_periods() {
+    goes_silent(Away::Stopped).await;
 }
 
 /// Requirement: V03

@@ -168,6 +168,68 @@ fn v33_forbidden_answers_of_sets_are_refused_whole() {
     }
 }
 
+/// Adds a member to each table of an answer but those by names of sets and of values. Returns the
+/// answers with one addition each.
+fn with_member(answer: &Value, name: &str) -> Vec<Value> {
+    ["", "/sets/web", "/nodes"]
+        .iter()
+        .map(|table| {
+            let mut other = answer.clone();
+            let table = other.pointer_mut(table).expect("a table");
+            table[name] = json!("x");
+            other
+        })
+        .collect()
+}
+
+/// Requirement: V34
+#[test]
+fn v34_no_member_of_an_answer_names_a_user_a_folder_a_program_or_an_address() {
+    let full = json!({
+        "sets": {"web": {"count": 2, "version": 3, "command": "drain"}},
+        "kv": {"web": {"mode": "fast"}},
+        "nodes": {"want": 5, "why": "load"},
+    });
+    let read = SetAnswer::read(&full, &facts()).expect("a valid answer");
+    assert_eq!(read.to_value(), full, "it has every member that there is");
+    let vm = json!({"cu": 1, "reason": "x", "votes": {"cpu": 1.0}, "note": "n"});
+    crate::Answer::read(&vm).expect("a valid answer");
+    for name in [
+        "user",
+        "uid",
+        "group",
+        "folder",
+        "dir",
+        "path",
+        "file",
+        "argv",
+        "args",
+        "program",
+        "image",
+        "env",
+        "url",
+        "host",
+        "port",
+        "address",
+        "secret",
+        "namespace",
+        "node",
+        "name",
+    ] {
+        for other in with_member(&full, name) {
+            let refused = SetAnswer::read(&other, &facts()).expect_err(name);
+            assert!(refused.path.ends_with(name), "{refused}");
+        }
+        let mut other = vm.clone();
+        other[name] = json!("x");
+        let refused = crate::Answer::read(&other).expect_err(name);
+        assert!(refused.path.ends_with(name), "{refused}");
+    }
+    // A command is a name of the set's list, which members read. It is run by nobody here.
+    let other = json!({"sets": {"web": {"count": 2, "command": "/bin/sh"}}});
+    assert!(SetAnswer::read(&other, &facts()).is_err());
+}
+
 /// Requirement: V39
 #[test]
 fn v39_wish_for_nodes_is_read_with_its_reason() {

@@ -62,6 +62,36 @@ fn v34_no_role_of_a_namespace_has_policies() {
     }
 }
 
+/// A wish for nodes is an object. The credential that buys nodes is the operator's.
+///
+/// Requirement: V39
+#[test]
+fn v39_controller_of_policies_has_no_right_to_a_secret_a_token_or_a_vm() {
+    let all = objects(&read(&chart().join("parts/policies/rbac.yaml")));
+    let roles = all.iter().filter(|((kind, ..), _)| kind.ends_with("Role"));
+    let rules: Vec<Value> = roles
+        .flat_map(|(_, role)| role["rules"].as_array().cloned().unwrap_or_default())
+        .collect();
+    let resources = |rule: &Value| -> Vec<String> {
+        serde_json::from_value(rule["resources"].clone()).expect("resources")
+    };
+    let has = |wanted: &str| rules.iter().flat_map(resources).any(|one| one == wanted);
+    assert!(has("capacitywishes"), "{rules:?}");
+    for other in [
+        "*",
+        "secrets",
+        "serviceaccounts/token",
+        "configmaps",
+        "virtualmachines",
+    ] {
+        assert!(!has(other), "{other}");
+    }
+    let deployment = read(&chart().join("parts/policies/deployment.yaml"));
+    for word in ["secretKeyRef", "secretName", "envFrom", "hostPath"] {
+        assert!(!deployment.contains(word), "{word}");
+    }
+}
+
 /// The image has no other files, so a library that is missing there is missing when a VM chooses
 /// its first policy.
 #[test]
