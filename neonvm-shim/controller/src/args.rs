@@ -51,6 +51,10 @@ pub struct Args {
     /// for one machine.
     #[arg(long, env = "VM_RUNNER_IMAGE")]
     pub runner_image: Option<String>,
+    /// Runner images of `spec.runnerImage` that take orders in the clear, separated by commas, each
+    /// as IMAGE or REPOSITORY [default: none]. All other runners are reached by TLS alone.
+    #[arg(long, value_delimiter = ',', value_name = "IMAGES")]
+    pub plain_runner_images: Vec<String>,
     /// Runner pods request no devices of a device plugin. Guests then run without KVM, unless
     /// something else gives the pods its device.
     #[arg(long)]
@@ -169,6 +173,9 @@ impl Args {
         settings.device_limits &= !self.no_device_limits;
         settings.true_requests = self.true_requests == TrueRequests::On;
         settings.keep_field_owners = self.keep_field_owners;
+        settings
+            .plain_runner_images
+            .clone_from(&self.plain_runner_images);
         settings.at_most_one_pod |= self.at_most_one_pod;
         settings.qemu_disk_cache = self.qemu_disk_cache_settings;
         if let Some(ratio) = &self.memhp_auto_movable_ratio {

@@ -204,10 +204,8 @@ fn environment(vm: &VirtualMachine, settings: &Settings, image: &str) -> Value {
     let quota = percent.map(|it| json!({"name": CPU_QUOTA_PERCENT, "value": it.to_string()}));
     let network = settings.guest_network;
     let network = network.map(|it| json!({"name": GUEST_NETWORK, "value": it.as_str()}));
-    // Every version of our own runner supports TLS. An image that the VM's author chose may not.
-    let is_ours = repository(image) == repository(&settings.runner_image);
-    let knows_tls = settings.runners_at_pods && is_ours;
-    let orders = knows_tls.then(|| json!({"name": RUNNER_ORDERS, "value": ORDERS_BY_TLS}));
+    let by_tls = settings.runners_at_pods && !is_plain(image, settings);
+    let orders = by_tls.then(|| json!({"name": RUNNER_ORDERS, "value": ORDERS_BY_TLS}));
     let privileges =
         unprivileged.then(|| json!({"name": RUNNER_PRIVILEGES, "value": NO_PRIVILEGES}));
     let open = vm.metadata.annotations.get(ANNOTATION_MONITOR_OPEN);
@@ -216,6 +214,15 @@ fn environment(vm: &VirtualMachine, settings: &Settings, image: &str) -> Value {
     let all = std::iter::once(name).chain(quota).chain(network);
     let all = all.chain(orders).chain(privileges).chain(monitor);
     all.chain(owner_of_disks(vm)).collect()
+}
+
+/// Whether a runner image is known to take orders in the clear. Each version of our own runner
+/// speaks TLS, whichever registry it comes from. An image that is named exactly, or by its
+/// repository, is the administrator's word that it does not.
+fn is_plain(image: &str, settings: &Settings) -> bool {
+    let is_ours = repository(image) == repository(&settings.runner_image);
+    let mut known = settings.plain_runner_images.iter();
+    !is_ours && known.any(|one| one == image || one == repository(image))
 }
 
 /// An image's name without its tag and digest.

@@ -85,6 +85,9 @@ pub struct Settings {
     pub default_cpu_scaling_mode: CpuScalingMode,
     /// Image of the runner container, unless `spec.runnerImage` says otherwise.
     pub runner_image: String,
+    /// Images and repositories of runners that take orders in the clear, if `spec.runnerImage`
+    /// names them. All other runners that the controller starts are reached by TLS alone.
+    pub plain_runner_images: Vec<String>,
     /// `-memhp-auto-movable-ratio` of runners.
     pub memhp_auto_movable_ratio: String,
     /// `-qemu-disk-cache-settings` of runners.
@@ -143,6 +146,7 @@ impl Settings {
         Self {
             default_cpu_scaling_mode: CpuScalingMode::QmpScaling,
             runner_image: "bellows/runner".into(),
+            plain_runner_images: Vec::new(),
             memhp_auto_movable_ratio: "401".into(),
             qemu_disk_cache: DiskCache::OURS,
             skip_cgroup_management: false,

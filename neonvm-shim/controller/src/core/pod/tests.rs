@@ -254,30 +254,69 @@ fn runner_gets_quota_in_environment() {
     assert!(told.all(|it| it["name"] != "CPU_QUOTA_PERCENT"), "{told:?}");
 }
 
+/// Whether the controller reaches a VM's runner by TLS alone.
+fn by_tls(image: Option<&str>, settings: &Settings) -> bool {
+    let mut vm = sample_vm();
+    vm.spec.runner_image = image.map(str::to_owned);
+    let mut pod = build(&vm, &status(), settings);
+    pod["status"]["podIP"] = json!("10.0.0.7");
+    let pod: Pod = serde_json::from_value(pod).expect("a pod");
+    let runner = runner_address(&vm, &pod).expect("it has an address");
+    assert_eq!(runner.to_string(), "10.0.0.7:25183");
+    runner.by_tls
+}
+
+/// Requirement: B48
 #[test]
-fn runner_of_any_version_of_our_image_takes_orders_by_tls() {
-    let by_tls = |own: Option<&str>, settings: &Settings| {
-        let mut vm = sample_vm();
-        vm.spec.runner_image = own.map(str::to_owned);
-        let mut pod = build(&vm, &status(), settings);
-        pod["status"]["podIP"] = json!("10.0.0.7");
-        let pod: Pod = serde_json::from_value(pod).expect("a pod");
-        let runner = runner_address(&vm, &pod).expect("it has an address");
-        assert_eq!(runner.to_string(), "10.0.0.7:25183");
-        runner.by_tls
-    };
-    let cluster = Settings::cluster("r:1");
-    assert!(by_tls(None, &cluster));
-    assert!(by_tls(Some("r:1"), &cluster));
-    assert!(by_tls(Some("r:2"), &cluster), "another version");
-    assert!(by_tls(Some("r@sha256:0a"), &cluster));
-    assert!(!by_tls(Some("own/runner:1"), &cluster));
-    let port = Settings::cluster("a.example:5000/r");
-    assert!(by_tls(Some("a.example:5000/r:2@sha256:0a"), &port));
-    for foreign in ["a.example:5000/s", "a.example:5001/r", "a.example", "r"] {
-        assert!(!by_tls(Some(foreign), &port), "{foreign}");
+fn runner_that_spec_names_is_reached_by_tls_unless_it_is_known_as_plain() {
+    let mut cluster = Settings::cluster("a.example:5000/r:1");
+    let own = [
+        None,
+        Some("a.example:5000/r:2"),
+        Some("a.example:5000/r@sha256:0a"),
+    ];
+    let mirrored = "mirror.example/r@sha256:0a";
+    for image in own
+        .into_iter()
+        .chain([Some(mirrored), Some("tenant/runner:1")])
+    {
+        assert!(by_tls(image, &cluster), "{image:?}");
+    }
+    cluster.plain_runner_images = ["old/runner", "b.example:5000/s", "other/runner:1"]
+        .map(str::to_owned)
+        .to_vec();
+    for plain in [
+        "old/runner",
+        "old/runner:3",
+        "old/runner@sha256:0a",
+        "other/runner:1",
+    ] {
+        assert!(!by_tls(Some(plain), &cluster), "{plain}");
+    }
+    for port in ["b.example:5000/s", "b.example:5000/s:2@sha256:0a"] {
+        assert!(!by_tls(Some(port), &cluster), "{port}");
+    }
+    let others = [
+        "b.example:5001/s",
+        "b.example",
+        "s",
+        "other/runner:2",
+        "old/runners",
+    ];
+    for other in others.map(Some).into_iter().chain(own) {
+        assert!(by_tls(other, &cluster), "{other:?}");
     }
     assert!(!by_tls(None, &Settings::one_machine()), "it has a socket");
+}
+
+/// Requirement: B48
+#[test]
+fn own_runner_image_is_never_plain() {
+    let mut cluster = Settings::cluster("r:1");
+    cluster.plain_runner_images = vec!["r".to_owned(), "r:2".to_owned()];
+    for image in [None, Some("r:1"), Some("r:2"), Some("r@sha256:0a")] {
+        assert!(by_tls(image, &cluster), "{image:?}");
+    }
 }
 
 /// Requirement: N18
