@@ -13,6 +13,7 @@ mod release;
 mod revision;
 mod rollout;
 mod rules;
+mod runner;
 mod selector;
 mod texts;
 mod window;
@@ -42,6 +43,7 @@ pub use release::{
 pub use revision::{Resolved, RevisionData, revision_label, revision_name};
 pub use rollout::{Group, Judge, OnInconclusive, Rollout};
 pub use rules::{check_window, parse_windows, validate_create, validate_delete, validate_update};
+pub use runner::{KEY_MOVES, MoveResult, RunnerMove, RunnerMoveEnd};
 pub use selector::{Expression, Operator, Selector};
 pub use texts::{
     CHANNEL_TEXT_BYTES, channel_critical, channel_version, check_channel_name, check_version,

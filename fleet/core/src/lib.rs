@@ -13,6 +13,7 @@
 //! * [`order`]: whether a release may run beside what runs already.
 //! * [`steady`]: health that does not flap.
 //! * [`proof`]: whether a program on trial is good, seen from outside.
+//! * [`runners`]: which guest moves to a new runner next. A core of its own.
 //!
 //! # Invariants
 //! * At each grant the settled healthy guests are at least `required`, or one at a time goes where
@@ -33,6 +34,7 @@ pub mod judge;
 pub mod order;
 pub mod permit;
 pub mod proof;
+pub mod runners;
 pub mod schedule;
 pub mod steady;
 pub mod step;

@@ -91,7 +91,7 @@ impl FleetStore {
         if let Some(object) = known {
             let mut object = object.clone();
             if !object["spec"]["parts"].is_object() {
-                object["spec"] = json!({"parts": {}});
+                object["spec"]["parts"] = json!({});
             }
             object["spec"]["parts"][part.as_str()] = json!(turn);
             return self
@@ -103,6 +103,7 @@ impl FleetStore {
         };
         let spec = InstanceSpec {
             parts: [(part, turn.clone())].into(),
+            runner: None,
         };
         let object = instance_object(&loaded.namespace, guest, owner, &spec);
         self.send(loaded, FleetKind::Instance, Request::Create, object)
@@ -182,7 +183,7 @@ fn checked(kind: FleetKind, before: Option<&Value>, object: &Value) -> Result<()
     })
 }
 
-fn outcome(error: kube::Error) -> Outcome {
+pub(crate) fn outcome(error: kube::Error) -> Outcome {
     match error {
         kube::Error::Api(refusal) if matches!(refusal.code, CONFLICT | NOT_FOUND) => {
             Outcome::Conflict

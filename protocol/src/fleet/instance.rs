@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::runner::{RunnerMove, RunnerMoveEnd};
 use crate::parts::{PartName, PartPhase, PartSource};
 use crate::time::WallTime;
 
@@ -21,6 +22,9 @@ pub struct InstanceSpec {
     /// Newest turn of each part.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub parts: BTreeMap<PartName, TurnSpec>,
+    /// Newest move of the guest to another runner.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runner: Option<RunnerMove>,
 }
 
 /// A turn: permission to change one part of one guest once.
@@ -81,6 +85,9 @@ pub struct InstanceStatus {
     /// Set if the fleet cannot reach the guest's parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unmanaged: Option<Unmanaged>,
+    /// End of the newest move to another runner, or why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runner: Option<RunnerMoveEnd>,
 }
 
 /// Why the fleet cannot reach a guest's parts.
