@@ -27,10 +27,11 @@ pub(crate) enum ChangeKind {
     Try,
     Keep,
     Back,
+    Move,
 }
 
 impl ChangeKind {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Lock,
         Self::Create,
         Self::State,
@@ -42,6 +43,7 @@ impl ChangeKind {
         Self::Try,
         Self::Keep,
         Self::Back,
+        Self::Move,
     ];
 
     pub(crate) const fn as_str(self) -> &'static str {
@@ -57,6 +59,7 @@ impl ChangeKind {
             Self::Try => "try",
             Self::Keep => "keep",
             Self::Back => "back",
+            Self::Move => "move",
         }
     }
 }
@@ -136,7 +139,7 @@ pub(crate) fn of_call(key: &Key, guest: &str, call: &Call, outcome: &Outcome) ->
     }
 }
 
-fn change(kind: ChangeKind, on: String, to: String, why: String) -> Change {
+pub(crate) fn change(kind: ChangeKind, on: String, to: String, why: String) -> Change {
     Change {
         kind,
         on,
@@ -147,7 +150,7 @@ fn change(kind: ChangeKind, on: String, to: String, why: String) -> Change {
     }
 }
 
-fn failure(outcome: &Outcome) -> Option<String> {
+pub(crate) fn failure(outcome: &Outcome) -> Option<String> {
     match outcome {
         Outcome::Done => None,
         Outcome::Conflict => Some("the object has changed, or a newer order was seen".to_owned()),

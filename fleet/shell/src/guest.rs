@@ -101,7 +101,7 @@ pub(crate) async fn look(
     }
 }
 
-async fn runner_state((runners, runner): (&Runners, &Runner)) -> Option<RunnerState> {
+pub(crate) async fn runner_state((runners, runner): (&Runners, &Runner)) -> Option<RunnerState> {
     let sent = runners.send(runner, Method::GET, "/v1/state", "", READ_LIMIT);
     let body = sent.await.inspect_err(|error| {
         let (vm, namespace) = (&runner.vm, &runner.namespace);
@@ -216,7 +216,7 @@ fn facts(page: Option<&Result<String, String>>, is_expected: bool) -> Facts {
     }
 }
 
-fn gate(status: &VmStatus, runner: Option<&RunnerState>, now: WallTime) -> Option<Gate> {
+pub(crate) fn gate(status: &VmStatus, runner: Option<&RunnerState>, now: WallTime) -> Option<Gate> {
     match status.phase {
         VmPhase::PreMigrating | VmPhase::Migrating => return Some(Gate::Migrating),
         VmPhase::Scaling => return Some(Gate::Resizing),

@@ -14,6 +14,7 @@
 //! * `calls`: orders to a guest.
 //! * `changes`, `records`, [`Metrics`]: what was done, for log, journal and metrics.
 //! * [`Channels`]: versions of environments that follow a channel.
+//! * [`Mover`]: moves guests to new runners.
 //! * `wanted`: programs that this host lacks.
 //! * [`Pulses`]: whether the tasks get on.
 //!
@@ -33,6 +34,7 @@ mod guest;
 mod lane;
 mod look;
 mod metrics;
+mod moves;
 mod pulse;
 mod records;
 mod runners;
@@ -41,5 +43,7 @@ mod watch;
 
 pub use channels::Channels;
 pub use driver::{Location, Params, run};
+pub use fleet_core::runners::{Settings as MoveSettings, Wanted as WantedRunner};
 pub use metrics::Metrics;
+pub use moves::{MoveParams, Mover, Standing, own_program, program_of};
 pub use pulse::Pulses;

@@ -108,6 +108,11 @@ impl Looker {
         if self.runners.pods().is_none() {
             return Ok(Vec::new());
         }
+        self.all_pods().await
+    }
+
+    /// Pods of VMs, by their label.
+    pub(crate) async fn all_pods(&self) -> Result<Vec<Pod>, String> {
         let pod = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
         let params = ListParams::default().labels(LABEL_VM_NAME);
         let pods = self.listed_by(&pod, &params).await?;
@@ -115,7 +120,7 @@ impl Looker {
         Ok(pods.iter().filter_map(Pod::read).collect())
     }
 
-    async fn list(&self, resource: &ApiResource) -> Result<Vec<Value>, String> {
+    pub(crate) async fn list(&self, resource: &ApiResource) -> Result<Vec<Value>, String> {
         let listed = self.listed(resource).await?;
         listed.map_err(|error| format!("{}: {}", resource.plural, daemon_kit::chain(&error)))
     }
@@ -259,15 +264,15 @@ struct LookedGuest {
 }
 
 /// What a VM's owner says about changes of its guest.
-struct OwnersWord {
-    is_enrolled: bool,
-    windows: Vec<protocol::fleet::Window>,
-    gate: Option<Gate>,
+pub(crate) struct OwnersWord {
+    pub(crate) is_enrolled: bool,
+    pub(crate) windows: Vec<protocol::fleet::Window>,
+    pub(crate) gate: Option<Gate>,
 }
 
 impl Surroundings {
     /// The runner of a VM. Without a pod of that VM it has no address.
-    fn runner(&self, vm: &VirtualMachine) -> Runner {
+    pub(crate) fn runner(&self, vm: &VirtualMachine) -> Runner {
         let pod = pod_of(vm, &self.pods);
         let (at, started) = pod.map_or((None, None), |pod| pod.runner_at(vm));
         Runner {
@@ -281,7 +286,7 @@ impl Surroundings {
     }
 
     /// The VM's annotation replaces that of its namespace. Either label keeps it out.
-    fn owner(&self, vm: &VirtualMachine, trial_seconds: u64) -> OwnersWord {
+    pub(crate) fn owner(&self, vm: &VirtualMachine, trial_seconds: u64) -> OwnersWord {
         let of_namespace = self.namespaces.get(&vm.metadata.namespace);
         let is_out = of_namespace.is_some_and(|one| one.is_out);
         let label = vm.metadata.labels.get(KEY_ENROLLED);

@@ -10,6 +10,7 @@
 mod channels;
 mod follow;
 mod load;
+mod moves;
 mod objects;
 mod programs;
 mod revisions;
@@ -18,6 +19,7 @@ mod write;
 
 pub use channels::{Follower, LoadedChannel};
 pub use load::{Loaded, LoadedEnvironment, Problem};
+pub use moves::{Instances, LoadedInstance};
 pub use objects::{
     Owner, deployment_object, environment_object, newest_revision, own, revision_object,
 };

@@ -33,6 +33,8 @@ use super::secret::{Credentials, credentials, secret_name};
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// Longest read of a secret.
 const SECRET_LIMIT: Duration = Duration::from_secs(5);
+/// Container of a pod's runner.
+const CONTAINER: &str = "neonvm-runner";
 /// Shortest time between two reads of a secret.
 const READ_EVERY: Duration = Duration::from_secs(30);
 
@@ -47,6 +49,10 @@ pub(crate) struct Pod {
     owner: String,
     address: Option<IpAddr>,
     started: Option<WallTime>,
+    /// Image of the runner's container. Empty without one.
+    pub(crate) image: String,
+    /// Whether its containers have ended.
+    is_over: bool,
 }
 
 impl Pod {
@@ -75,8 +81,33 @@ impl Pod {
             owner: text(&owner["uid"])?,
             address: ip.and_then(|ip| ip.parse().ok()),
             started: starts.max(),
+            image: image(&object["spec"]),
+            is_over: matches!(
+                object["status"]["phase"].as_str(),
+                Some("Succeeded" | "Failed")
+            ),
         })
     }
+}
+
+/// Image of a pod's runner.
+fn image(spec: &Value) -> String {
+    let containers = spec["containers"].as_array();
+    let mut containers = containers.into_iter().flatten();
+    let runner = containers.find(|one| one["name"] == CONTAINER);
+    let image = runner.and_then(|one| one["image"].as_str());
+    image.unwrap_or_default().to_owned()
+}
+
+/// Whether a VM has another pod than that of its status, such as the source of a move.
+pub(crate) fn has_other_pod(vm: &VirtualMachine, pods: &[Pod]) -> bool {
+    let current = vm.status.as_ref().map(|status| status.pod_name.as_str());
+    pods.iter().any(|pod| {
+        pod.namespace == vm.metadata.namespace
+            && pod.owner == vm.metadata.uid
+            && Some(pod.name.as_str()) != current
+            && !pod.is_over
+    })
 }
 
 /// The pod of a VM's runner.

@@ -1,0 +1,438 @@
+//! Moves of guests to new runners before the shipped API server. The test plays the controller, and
+//! the runners at their sockets.
+
+use std::path::Path;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use daemon_kit::clock::Clock;
+use fleet::{Location, Metrics, MoveParams, Mover, Pulses, Standing};
+use fleet_core::runners::{Key, Settings, Wanted};
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
+use protocol::runner::control_socket;
+use protocol::time::Span;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use test_api::{Fault, TestApi};
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+
+const OLD: &str = "r@sha256:0a";
+const NEW: &str = "r@sha256:0b";
+const VMS: &str = "/apis/vm.neon.tech/v1/namespaces/default/virtualmachines";
+const MIGRATIONS: &str = "/apis/vm.neon.tech/v1/namespaces/default/virtualmachinemigrations";
+
+/// One VM `pg` with the pod `pg-1`, and runners that answer for it and for `pg-2`.
+struct Stage {
+    api: TestApi,
+    folder: TempDir,
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let stage = Self {
+            api: TestApi::start().await,
+            folder: tempfile::tempdir().expect("a folder"),
+        };
+        stage.create_vm("pg").await;
+        for pod in ["pg-1", "pg-2"] {
+            serve_runner(stage.folder.path(), pod);
+        }
+        stage
+    }
+
+    /// By a client, so that the stored object has every default.
+    async fn create_vm(&self, name: &str) {
+        let kind = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");
+        let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachines");
+        let client = self.api.client();
+        let api: Api<DynamicObject> = Api::namespaced_with(client, "default", &resource);
+        let object = serde_json::from_value(vm(name)).expect("an object");
+        let created = api.create(&PostParams::default(), &object).await;
+        let uid = created.expect("a VM").metadata.uid.expect("a uid");
+        self.api.edit("virtualmachines", "default", name, |vm| {
+            vm["status"] = json!({"phase": "Running", "podName": format!("{name}-1"), "node": "n"});
+        });
+        self.api
+            .put("pods", pod(name, &format!("{name}-1"), &uid, OLD));
+    }
+
+    fn vm(&self) -> Value {
+        self.api
+            .get("virtualmachines", "default", "pg")
+            .expect("a VM")
+    }
+
+    fn instance(&self) -> Value {
+        let instance = self.api.get("fleetinstances", "default", "vm-pg");
+        instance.expect("an instance")
+    }
+
+    fn mover(&self, settings: Option<Settings>) -> Mover {
+        Mover::new(MoveParams {
+            client: self.api.client(),
+            clock: Clock::new(),
+            state_dir: self.folder.path().to_owned(),
+            location: Location::Machine,
+            settings,
+            wanted: Some(Wanted {
+                to: NEW.to_owned(),
+                version: "1.1.0".to_owned(),
+                is_critical: false,
+            }),
+            namespace: None,
+            metrics: Metrics::default(),
+            journal: None,
+            pulses: Pulses::default(),
+        })
+    }
+
+    async fn move_all(&self) -> Vec<(Key, Standing)> {
+        let mut mover = self.mover(Some(ordered()));
+        let mut say = |_: &Key, _: &str| {};
+        let whole = mover.run_until_rest(&mut say);
+        let limit = Duration::from_secs(60);
+        let ended = tokio::time::timeout(limit, whole).await;
+        ended.expect("it comes to rest").expect("a look")
+    }
+
+    fn writes(&self) -> Vec<String> {
+        let mut lines = self.api.lines();
+        lines.retain(|line| !line.starts_with("GET"));
+        lines
+    }
+}
+
+fn ordered() -> Settings {
+    Settings {
+        ordered_at: Some(Clock::new().wall()),
+        look_every: Span::from_millis(50),
+        well_for: Span::from_millis(200),
+        ..Settings::default()
+    }
+}
+
+fn vm(name: &str) -> Value {
+    json!({
+        "apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"guest": {
+            "cpus": {"min": "250m", "max": 1, "use": "250m"},
+            "memorySlotSize": "1Gi", "memorySlots": {"min": 1, "max": 4, "use": 1},
+            "rootDisk": {"image": "image"},
+        }},
+    })
+}
+
+fn pod(vm: &str, name: &str, uid: &str, image: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": name, "namespace": "default", "labels": {"vm.neon.tech/name": vm},
+            "ownerReferences": [{
+                "apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": vm,
+                "uid": uid, "controller": true,
+            }],
+        },
+        "spec": {"containers": [{"name": "neonvm-runner", "image": image}]},
+        "status": {"phase": "Running"},
+    })
+}
+
+fn serve_runner(state_dir: &Path, pod: &str) {
+    let state = include_str!("../../../protocol/testdata/runner/state_booting.json");
+    let mut state: Value = serde_json::from_str(state).expect("JSON");
+    state["phase"] = json!("running");
+    state["accel"] = json!("kvm");
+    let socket = control_socket(state_dir, "default", pod);
+    std::fs::create_dir_all(socket.parent().expect("a folder")).expect("a folder");
+    let listener = UnixListener::bind(&socket).expect("a socket");
+    let respond = move || std::future::ready(axum::Json(state.clone()));
+    let router = Router::new().route("/v1/state", get(respond));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+}
+
+/// Each migration ends as soon as it is made.
+fn play_controller(api: &TestApi, phase: &'static str) {
+    api.after_writes(move |api, call| {
+        if call.line != format!("POST {MIGRATIONS}") {
+            return;
+        }
+        let name = call.json()["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        api.edit("virtualmachinemigrations", "default", &name, |one| {
+            one["status"] = json!({"phase": phase, "conditions": [
+                {"type": "Available", "status": "False", "message": "no room on the node"},
+            ]});
+        });
+        if phase == "Succeeded" {
+            let vm = api.edit("virtualmachines", "default", "pg", |vm| {
+                vm["status"]["podName"] = json!("pg-2");
+            });
+            let text = |value: &Value| value.as_str().expect("text").to_owned();
+            let (uid, image) = (
+                text(&vm["metadata"]["uid"]),
+                text(&vm["spec"]["runnerImage"]),
+            );
+            api.put("pods", pod("pg", "pg-2", &uid, &image));
+            api.take("pods", "default", "pg-1");
+        }
+    });
+}
+
+/// Requirement: R39
+#[tokio::test]
+async fn guest_moves_to_the_wanted_runner() {
+    let stage = Stage::new().await;
+    play_controller(&stage.api, "Succeeded");
+    let standings = stage.move_all().await;
+    let key = ("default".to_owned(), "pg".to_owned());
+    assert_eq!(standings, [(key, Standing::Current)]);
+    assert_eq!(stage.vm()["spec"]["runnerImage"], NEW);
+    assert_eq!(stage.api.list("virtualmachinemigrations"), [] as [Value; 0]);
+    let instance = stage.instance();
+    assert_eq!(instance["status"]["runner"]["result"], "Good", "{instance}");
+    assert_eq!(instance["spec"]["runner"]["attempt"], 1);
+    let writes = stage.writes();
+    let count = |starts: &str| writes.iter().filter(|one| one.starts_with(starts)).count();
+    assert_eq!(
+        count(&format!("PATCH {VMS}")),
+        2,
+        "a dry run and the write: {writes:?}"
+    );
+    assert_eq!(count(&format!("POST {MIGRATIONS}")), 1, "{writes:?}");
+    let before = writes.len();
+    stage.move_all().await;
+    assert_eq!(stage.writes().len(), before, "a second pass writes nothing");
+}
+
+/// Requirement: R39
+#[tokio::test]
+async fn failed_migration_leaves_guest_and_field_as_they_were() {
+    let stage = Stage::new().await;
+    play_controller(&stage.api, "Failed");
+    let standings = stage.move_all().await;
+    assert_eq!(
+        standings[0].1,
+        Standing::Waits("halted".to_owned()),
+        "{standings:?}"
+    );
+    assert_eq!(stage.vm()["spec"].get("runnerImage"), None);
+    assert_eq!(stage.api.list("virtualmachinemigrations"), [] as [Value; 0]);
+    let end = stage.instance()["status"]["runner"].clone();
+    assert_eq!(end["result"], "Bad", "{end}");
+    assert_eq!(end["reason"], "no room on the node");
+}
+
+/// The process ends between two steps, and another one goes on.
+///
+/// Requirement: R39
+#[tokio::test]
+async fn another_process_goes_on_with_a_move() {
+    for steps in 1..4 {
+        let stage = Stage::new().await;
+        play_controller(&stage.api, "Succeeded");
+        let token = CancellationToken::new();
+        let (ended, mut left) = (token.clone(), steps);
+        let mut first = stage.mover(Some(ordered()));
+        let mut count = |_: &Key, _: &str| {
+            left -= 1;
+            if left == 0 {
+                ended.cancel();
+            }
+        };
+        tokio::select! {
+            () = token.cancelled() => {}
+            ended = first.run_until_rest(&mut count) => panic!("{ended:?} before step {steps}"),
+        }
+        drop(first);
+        let standings = stage.move_all().await;
+        assert_eq!(standings[0].1, Standing::Current, "{steps}");
+        let made = stage.writes();
+        let made = made
+            .iter()
+            .filter(|one| one.starts_with(&format!("POST {MIGRATIONS}")));
+        assert_eq!(made.count(), 1, "{steps}");
+    }
+}
+
+/// Requirement: R36
+#[tokio::test]
+async fn without_settings_no_call_is_made() {
+    let stage = Stage::new().await;
+    let before = stage.api.lines().len();
+    let token = CancellationToken::new();
+    let mover = stage.mover(None);
+    let running = tokio::spawn(mover.run(token.clone()));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    token.cancel();
+    running.await.expect("no panic");
+    assert_eq!(stage.api.lines().len(), before);
+}
+
+/// Requirement: R38
+#[tokio::test]
+async fn write_that_would_change_a_second_field_is_not_made() {
+    let stage = Stage::new().await;
+    let also = Fault::answer(|api, call| {
+        if call.option("dryRun").is_none() {
+            return None;
+        }
+        let mut vm = api.get("virtualmachines", "default", "pg")?;
+        vm["spec"]["runnerImage"] = json!(NEW);
+        vm["spec"]["qmp"] = json!(1);
+        Some((200, vm))
+    });
+    stage.api.always(&format!("PATCH {VMS}/pg"), also);
+    stage.move_all().await;
+    assert_eq!(stage.vm()["spec"].get("runnerImage"), None);
+    assert_eq!(stage.api.list("virtualmachinemigrations"), [] as [Value; 0]);
+    let end = stage.instance()["status"]["runner"].clone();
+    assert_eq!(end["result"], "Skip", "{end}");
+    let reason = end["reason"].as_str().expect("a reason");
+    assert!(reason.contains("/spec/qmp"), "{reason}");
+}
+
+/// Changes of a pod's JSON, each of which makes it another VM's, or nobody's.
+fn near_pods() -> Vec<Value> {
+    let whole = pod("pg", "pg-1", "UID", OLD);
+    let rows = [
+        (
+            "/metadata/name",
+            vec!["pg-2", "pg-", "pg-1x", "Pg-1", "pg1", "pg-01"],
+        ),
+        (
+            "/metadata/namespace",
+            vec!["other", "default2", "kube-system", "Default"],
+        ),
+        (
+            "/metadata/labels/vm.neon.tech~1name",
+            vec!["pg2", "p", "PG", "", "pg-1", "default/pg", "pg "],
+        ),
+        (
+            "/metadata/ownerReferences/0/uid",
+            vec![
+                "uid", "UID2", "UIDUID", "UID-1", "", "UI", "u", "pg", "UID ", " UID", "null",
+            ],
+        ),
+        (
+            "/metadata/ownerReferences/0/kind",
+            vec![
+                "VirtualMachineSet",
+                "VirtualMachineMigration",
+                "Pod",
+                "",
+                "virtualmachine",
+                "VM",
+            ],
+        ),
+        (
+            "/metadata/ownerReferences/0/apiVersion",
+            vec![
+                "vm.example/v1",
+                "v1",
+                "vm.neon.tech",
+                "",
+                "neon.tech/v1",
+                "apps/v1",
+                "x/vm.neon.tech/v1",
+            ],
+        ),
+    ];
+    let mut all = Vec::new();
+    for (path, values) in rows {
+        for value in values {
+            let mut near = whole.clone();
+            *near.pointer_mut(path).expect(path) = json!(value);
+            all.push(near);
+        }
+    }
+    for (path, value) in [
+        ("/metadata/ownerReferences", json!([])),
+        ("/metadata/ownerReferences/0/controller", json!(false)),
+        ("/metadata/ownerReferences/0/controller", Value::Null),
+        ("/metadata/ownerReferences/0/uid", Value::Null),
+        ("/metadata/labels", json!({})),
+        ("/metadata/labels", json!({"vm.neon.tech/names": "pg"})),
+        ("/spec/containers", json!([])),
+        ("/spec/containers/0/name", json!("runner")),
+        ("/spec/containers/0/name", json!("neonvm-runner2")),
+        ("/spec/containers/0/image", json!("")),
+    ] {
+        let mut near = whole.clone();
+        *near.pointer_mut(path).expect(path) = value;
+        all.push(near);
+    }
+    all
+}
+
+/// Requirement: R37
+#[tokio::test]
+async fn pod_that_only_resembles_that_of_the_vm_moves_nobody() {
+    let stage = Stage::new().await;
+    let uid = stage.vm()["metadata"]["uid"]
+        .as_str()
+        .expect("a uid")
+        .to_owned();
+    let near = near_pods();
+    assert!(near.len() >= 50, "{}", near.len());
+    // The server's list is the test's, since the shipped one would not store most of them.
+    for one in near {
+        stage.api.take_all_back();
+        let text = one.to_string().replace("UID", &uid);
+        let one: Value = serde_json::from_str(&text).expect("JSON");
+        let list = json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [one]});
+        let answer = Fault::answer(move |_, _| Some((200, list.clone())));
+        stage.api.always("GET /api/v1/pods", answer);
+        let before = stage.writes().len();
+        stage.move_all().await;
+        assert_eq!(stage.writes().len(), before, "{text}");
+    }
+    stage.api.take_all_back();
+    play_controller(&stage.api, "Succeeded");
+    assert_eq!(
+        stage.move_all().await[0].1,
+        Standing::Current,
+        "its own pod"
+    );
+}
+
+/// Somebody's migration with the name of ours is neither taken for ours nor deleted.
+///
+/// Requirement: R37
+#[tokio::test]
+async fn migration_of_somebody_else_is_left_alone() {
+    let stage = Stage::new().await;
+    play_controller(&stage.api, "Failed");
+    let token = CancellationToken::new();
+    let ended = token.clone();
+    let mut first = stage.mover(Some(ordered()));
+    let mut stop = |_: &Key, _: &str| ended.cancel();
+    tokio::select! {
+        () = token.cancelled() => {}
+        ended = first.run_until_rest(&mut stop) => panic!("{ended:?}"),
+    }
+    let name = stage.instance()["spec"]["runner"]["migration"].clone();
+    for (vm, uid) in [("pg", "other"), ("pg2", "")] {
+        let own = stage.vm()["metadata"]["uid"].clone();
+        let uid = if uid.is_empty() { own } else { json!(uid) };
+        let theirs = json!({
+            "apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration",
+            "metadata": {"name": name, "namespace": "default",
+                "annotations": {"fleet.bellows.dev/moves": uid}},
+            "spec": {"vmName": vm},
+            "status": {"phase": "Succeeded"},
+        });
+        stage.api.put("virtualmachinemigrations", theirs);
+        stage.move_all().await;
+        let left = stage.api.list("virtualmachinemigrations");
+        assert_eq!(left.len(), 1, "{left:?}");
+        assert_eq!(left[0]["metadata"]["name"], name);
+        let end = stage.instance()["status"]["runner"].clone();
+        assert_ne!(end["result"], "Good", "{end}");
+        assert_eq!(stage.vm()["spec"].get("runnerImage"), None);
+    }
+}
