@@ -82,6 +82,11 @@ impl Api {
         })
     }
 
+    /// The client, for parts that bring their own requests.
+    pub(crate) fn client(&self) -> kube::Client {
+        self.client.clone()
+    }
+
     /// Lists the objects of a kind. `None` selects all namespaces.
     pub(crate) async fn list(&self, kind: Kind, namespace: Option<&str>) -> Outcome<Vec<Value>> {
         self.list_by(kind, namespace, "").await

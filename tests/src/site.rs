@@ -41,6 +41,8 @@ pub struct UpOptions {
     pub open_files: Option<u64>,
     /// Arguments beside the state directory.
     pub arguments: Vec<String>,
+    /// Another program than the `bellows` under test.
+    pub program: Option<PathBuf>,
 }
 
 /// A running `bellows up` with its state directory.
@@ -337,6 +339,19 @@ impl Site {
         Ok(())
     }
 
+    /// Ends `bellows up` and leaves its guests, then starts the `bellows` under test on them.
+    ///
+    /// # Errors
+    /// When one of the two does not succeed.
+    pub async fn upgrade_up(&mut self) -> Result<()> {
+        self.bellows(&["down"]).await?;
+        if let Some(mut child) = self.up.take() {
+            child.wait().await.context("the end of bellows up")?;
+        }
+        self.how.program = None;
+        self.restart_up().await
+    }
+
     /// The last lines of the log of `bellows up`.
     #[must_use]
     pub fn log_tail(&self) -> String {
@@ -411,14 +426,15 @@ async fn spawn_up(state: &Path, how: &UpOptions) -> Result<(Child, Value)> {
         .create(true)
         .append(true)
         .open(state.join("up.log"))?;
+    let program = how.program.clone().unwrap_or_else(bellows_bin);
     let mut command = match how.open_files {
-        None => Command::new(bellows_bin()),
+        None => Command::new(program),
         Some(limit) => {
             // The command replaces itself by the given program.
             let mut command = Command::new("prlimit");
             command
                 .arg(format!("--nofile={limit}:{limit}"))
-                .arg(bellows_bin());
+                .arg(program);
             command
         }
     };

@@ -8,6 +8,7 @@ mod define;
 mod enrol;
 mod env;
 mod instances;
+mod moved;
 mod objects;
 mod parts;
 mod plan;
@@ -16,6 +17,7 @@ mod program;
 mod publish;
 mod release;
 mod rollout;
+mod runners;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -51,7 +53,8 @@ pub(crate) struct FleetArgs {
 #[derive(Debug, Clone, Subcommand)]
 enum FleetCommand {
     /// Roll a version of a part out to running guests
-    Rollout(Box<rollout::RolloutArgs>),
+    #[command(subcommand)]
+    Rollout(rollout::RolloutCommand),
     /// Bring the guests to a kept revision
     Start(start::StartArgs),
     /// End the deployment in progress
@@ -129,12 +132,19 @@ async fn status(context: &Context, list: &ListArgs) -> Outcome {
     };
     let views = envs.iter().map(|env| EnvView::of(env, &deployments));
     let views: Vec<EnvView> = views.collect();
+    let instances = objects::instances_if_readable(context, &api, namespace).await?;
+    let moved = moved::MovedCounts::of(&instances);
     if matches!(list.output, Format::Json | Format::Yaml) {
         let mut value = json!(counts);
         value["environments"] = json!(views);
+        value["runners"] = json!(moved);
         return print_value(list.output, &value);
     }
     counts.table().print(context.paint());
+    if let Some(line) = moved.line() {
+        out("");
+        out(&line);
+    }
     if views.is_empty() {
         return Ok(());
     }

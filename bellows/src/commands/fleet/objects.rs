@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::api::{Api, Kind};
+use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::view::fleet::{Deployed, Env, sort_newest_first};
 
@@ -47,6 +48,18 @@ pub(super) async fn list_deployments(api: &Api, namespace: Option<&str>) -> Outc
         .collect();
     sort_newest_first(&mut all);
     Ok(all)
+}
+
+/// The instances. In a cluster a person may lack the right to read them, or the kind may be missing.
+pub(super) async fn instances_if_readable(
+    context: &Context,
+    api: &Api,
+    namespace: Option<&str>,
+) -> Outcome<Vec<Value>> {
+    match api.list(INSTANCE, namespace).await {
+        Err(_) if context.asks_cluster() => Ok(Vec::new()),
+        listed => listed,
+    }
 }
 
 /// Deployments of one environment, the newest first.

@@ -1,11 +1,13 @@
 //! `bellows fleet rollout`: a version, from its file to a deployment.
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use fleet_store::deployment_object;
 use protocol::fleet::{DeploymentKind, DeploymentSpec};
+use protocol::parts::PartName;
 
-use super::args::{Part, ReasonArgs, SpecArgs, VersionArgs};
+use super::args::{ReasonArgs, SpecArgs, VersionArgs};
 use super::define::Definition;
+use super::runners::{self, RunnerArgs};
 use super::start::{KeyArgs, Start, action, begin};
 use super::watch::{WatchArgs, follow};
 use crate::actions;
@@ -15,15 +17,23 @@ use crate::output::{Format, print_value};
 use crate::plugin;
 use crate::terminal::out;
 
+/// Roll a version of a part out to running guests, or move guests to new runners.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum RolloutCommand {
+    /// `vm-monitor`, which talks to the agent
+    Monitor(Box<RolloutArgs>),
+    /// `neonvmd`, which talks to the runner
+    Guestd(Box<RolloutArgs>),
+    /// Move guests to runners of this bellows, on one machine
+    Runner(RunnerArgs),
+}
+
 /// Roll a version of a part out to running guests.
 ///
 /// Makes or changes the environment, keeps its revision and starts a deployment. Guests change one
 /// after the other, each on trial. A bad version is taken back.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RolloutArgs {
-    /// Part to change
-    #[arg(value_enum)]
-    part: Part,
     #[command(flatten)]
     version: VersionArgs,
     /// Environment to use or make [default: the name of the part]
@@ -45,9 +55,17 @@ pub(crate) struct RolloutArgs {
     dry_run: bool,
 }
 
-pub(super) async fn rollout(context: &Context, args: &RolloutArgs) -> Outcome {
+pub(super) async fn rollout(context: &Context, command: &RolloutCommand) -> Outcome {
+    match command {
+        RolloutCommand::Monitor(args) => of_part(context, PartName::Monitor, args).await,
+        RolloutCommand::Guestd(args) => of_part(context, PartName::Guestd, args).await,
+        // Its state is large, and most commands do not need it.
+        RolloutCommand::Runner(args) => Box::pin(runners::rollout(context, args)).await,
+    }
+}
+
+async fn of_part(context: &Context, part: PartName, args: &RolloutArgs) -> Outcome {
     let api = context.api().await?;
-    let part = args.part.name();
     let name = args.name.as_deref().unwrap_or_else(|| part.as_str());
     let key = (args.namespace.as_str(), name);
     let definition = Definition {

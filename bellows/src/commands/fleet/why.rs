@@ -9,6 +9,7 @@ use protocol::fleet::instance_name;
 use protocol::parts::PartName;
 use serde_json::{Value, json};
 
+use super::moved::Moved;
 use super::objects::{INSTANCE, deployments_of, labels, list_envs};
 use super::{parts, plan, world};
 use crate::api::{Api, Kind};
@@ -70,12 +71,16 @@ pub(super) async fn why(context: &Context, args: &WhyArgs) -> Outcome {
         "vm": name,
         "unmanaged": view.unmanaged,
         "parts": of_parts,
+        "runner": instance.as_ref().map(Moved::of),
         "journal": records.iter().map(Done::value).collect::<Vec<_>>(),
     });
     if matches!(args.output, Format::Json | Format::Yaml) {
         return print_value(args.output, &answer);
     }
     for line in lines(&answer) {
+        out(&line);
+    }
+    for line in instance.iter().flat_map(|one| Moved::of(one).lines()) {
         out(&line);
     }
     for record in records {
