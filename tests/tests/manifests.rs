@@ -224,6 +224,9 @@ fleet fleet/shell/src/look.rs namespaces list
 fleet fleet/shell/src/look.rs nodes list
 fleet fleet/shell/src/look.rs pods list
 fleet fleet/shell/src/runners/pods.rs secrets get
+fleet fleet/shell/src/moves/orders.rs virtualmachines get patch use-privileged
+fleet fleet/shell/src/moves/look.rs virtualmachinemigrations list
+fleet fleet/shell/src/moves/orders.rs virtualmachinemigrations create delete
 fleet leader-election/src/shell/follower.rs leases create
 fleet leader-election/src/shell/follower.rs leases/bellows-fleet get list watch patch
 overlay neonvm-shim/vxlan/src/shell.rs nodes list watch

@@ -7,6 +7,8 @@ use fleet::Location;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::runners::RunnersConfig;
+
 /// Most bytes of the file, and of each file that it names.
 const MAX_BYTES: u64 = 1 << 20;
 /// Bounds of `stuckSeconds`. A step takes up to 20 s while the API does not respond.
@@ -23,6 +25,9 @@ pub struct Config {
     pub authorities: Vec<PathBuf>,
     /// Seconds in one step after which a task is stuck and the process ends.
     pub stuck_seconds: u32,
+    /// Moves of running guests to a new runner. Without it no guest is moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runners: Option<RunnersConfig>,
 }
 
 impl Default for Config {
@@ -31,6 +36,7 @@ impl Default for Config {
             allow_dev_keys: false,
             authorities: Vec::new(),
             stuck_seconds: 30,
+            runners: None,
         }
     }
 }
@@ -48,8 +54,8 @@ pub enum ConfigError {
     },
     /// The file has other members or values.
     #[error(
-        "{file}: {reason}; its members are allowDevKeys (true or false), authorities (paths) and \
-         stuckSeconds (25 to 3600)"
+        "{file}: {reason}; its members are allowDevKeys (true or false), authorities (paths), \
+         runners (an object) and stuckSeconds (25 to 3600)"
     )]
     Invalid {
         /// Path of the file.
@@ -75,6 +81,9 @@ impl Config {
         if !STUCK_SECONDS.contains(&config.stuck_seconds) {
             let reason = format!("stuckSeconds is {}", config.stuck_seconds);
             return Err(invalid(file, &reason));
+        }
+        if let Some(runners) = &config.runners {
+            runners.check().map_err(|reason| invalid(file, &reason))?;
         }
         Ok(config)
     }
@@ -148,6 +157,7 @@ mod tests {
             r#"{"stuckSeconds": 3601}"#,
             r#"{"stuckSeconds": -1}"#,
             r#"{"authorities": "/a.pem"}"#,
+            r#"{"runners": {"image": "r:1", "version": "1.0.0"}}"#,
         ] {
             let error = load(bad).expect_err(bad).to_string();
             assert!(error.contains("stuckSeconds (25 to 3600)"), "{error}");

@@ -8,4 +8,5 @@
 
 pub mod args;
 pub mod config;
+pub mod runners;
 pub mod watchdog;

@@ -15,9 +15,10 @@ use daemon_kit::exit::Exit;
 use daemon_kit::journal::{Identity, Journal, Limits};
 use daemon_kit::logging::LogHandle;
 use daemon_kit::{StageLog, descriptors, logging, shutdown};
-use fleet::{Location, Metrics, Params, Pulses};
+use fleet::{Location, Metrics, MoveParams, Mover, Params, Pulses};
 use fleet_controller::args::Args;
 use fleet_controller::config::Config;
+use fleet_controller::runners::RunnersConfig;
 use fleet_controller::watchdog;
 use leader_election::{Led, exit_of, while_leading};
 use prometheus_client::metrics::gauge::Gauge;
@@ -132,16 +133,37 @@ async fn run(
         journal: Some(journal.clone()),
         pulses,
     };
+    let moves = moves(&params, config);
     let on_turn = |is_leader: bool| {
         leads.set(i64::from(is_leader));
     };
-    let work = async |stop: CancellationToken| fleet::run(params, stop).await;
+    let work = async |stop: CancellationToken| {
+        let mover = Mover::new(moves);
+        tokio::join!(fleet::run(params, stop.clone()), mover.run(stop));
+    };
     let done = while_leading(led, cancel.clone(), on_turn, work).await;
     cancel.cancel();
     journal.close().await;
     done?;
     server.await?;
     Ok(())
+}
+
+/// Moves of guests to new runners. Without settings of them nothing is done.
+fn moves(params: &Params, config: &Config) -> MoveParams {
+    let runners = config.runners.as_ref();
+    MoveParams {
+        client: params.client.clone(),
+        clock: params.clock,
+        state_dir: params.state_dir.clone(),
+        location: params.location.clone(),
+        settings: runners.map(RunnersConfig::settings),
+        wanted: runners.map(RunnersConfig::wanted),
+        namespace: None,
+        metrics: params.metrics.clone(),
+        journal: params.journal.clone(),
+        pulses: params.pulses.clone(),
+    }
 }
 
 /// Ends the process. The Lease is not released: writes of the stuck task may still be in flight.

@@ -80,3 +80,42 @@ fn values_of_the_fleet_reach_its_manifests() {
         assert!(error.contains("schema"), "{wrong}: {error}");
     }
 }
+
+/// Requirement: R36
+#[test]
+fn rights_to_move_guests_come_with_their_settings() {
+    let Some(kit) = Kit::find("rights_to_move_guests_come_with_their_settings") else {
+        return;
+    };
+    let of_moves = |made: &BTreeMap<Key, Value>| -> Vec<Key> {
+        let kinds = [
+            "ClusterRole",
+            "ClusterRoleBinding",
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyBinding",
+        ];
+        let keys = kinds.map(|kind| key(kind, "", "bellows-fleet-runners"));
+        keys.into_iter()
+            .filter(|key| made.contains_key(key))
+            .collect()
+    };
+    assert_eq!(of_moves(&kit.chart(&["fleet.enabled=true"])), []);
+    let image = format!("r.example/runner@sha256:{}", "0a".repeat(32));
+    let runners = json!({"image": image, "version": "1.2.3"});
+    let made = kit.chart(&[
+        "fleet.enabled=true",
+        &format!("fleet.config.runners={runners}"),
+    ]);
+    assert_eq!(of_moves(&made).len(), 4, "{:?}", made.keys());
+    let map = key("ConfigMap", SYSTEM, "bellows-fleet-config");
+    let config = at(&made, &map, "/data/config.json");
+    let config: Value = serde_json::from_str(config.as_str().expect("a text")).expect("JSON");
+    assert_eq!(config["runners"], runners);
+    for wrong in ["runner:1", "runner@sha256:0a", ""] {
+        let set = format!(r#"fleet.config.runners={{"image":"{wrong}","version":"1.2.3"}}"#);
+        let error = kit
+            .helm("template", &["--set-json", &set])
+            .expect_err(wrong);
+        assert!(error.contains("schema"), "{wrong}: {error}");
+    }
+}

@@ -26,7 +26,7 @@ its containers and pods; `config`: what its pods must be started anew for when i
 {{- if $is_namespace }}
 {{- $_ := set $object.metadata "name" .namespace }}
 {{- $_ := set $object.metadata "annotations" (dict "helm.sh/resource-policy" "keep") }}
-{{- else if not (has $object.kind (list "ClusterRole" "ClusterRoleBinding" "MutatingWebhookConfiguration" "ValidatingWebhookConfiguration")) }}
+{{- else if not (has $object.kind (list "ClusterRole" "ClusterRoleBinding" "MutatingWebhookConfiguration" "ValidatingWebhookConfiguration" "ValidatingAdmissionPolicy" "ValidatingAdmissionPolicyBinding")) }}
 {{- $_ := set $object.metadata "namespace" .namespace }}
 {{- end }}
 {{- range $subject := (default (list) $object.subjects) }}
