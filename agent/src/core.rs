@@ -65,6 +65,7 @@ pub mod patch_base;
 pub mod questions;
 pub mod recent;
 pub mod replay;
+pub mod restart;
 pub mod revision;
 mod round;
 pub mod scaling;

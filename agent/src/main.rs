@@ -58,6 +58,10 @@ struct Args {
     /// Keep billing and scaling events in this folder until they are received.
     #[arg(long, env = "EVENTS_DIR", default_value = DEFAULT_EVENTS_DIR)]
     events_dir: PathBuf,
+    /// Publish in this namespace whether the agent may be restarted, as the `ConfigMap`
+    /// `autoscaler-agent-schedule-NODE`.
+    #[arg(long, value_name = "NAMESPACE")]
+    schedule_namespace: Option<String>,
     /// Check the configuration, print what is in force, and end.
     #[arg(long)]
     check_config: bool,
@@ -150,6 +154,7 @@ async fn start(args: Args) -> Result<(), Stop> {
         },
         events_folder: Some(args.events_dir),
         log: Some(log),
+        schedule_namespace: args.schedule_namespace,
         ..Params::new(config, node_name, client, bind_ip)
     };
     agent::run(params, cancel).await.map_err(|error| {

@@ -25,6 +25,7 @@ mod policy;
 mod pushed;
 mod report;
 mod requests;
+mod schedule;
 mod schedulers;
 mod scrape;
 mod servers;
@@ -117,6 +118,9 @@ pub struct Params {
     pub monitor_key: Option<VmKey>,
     /// The program that asks policies; `None` = `bellows-policy` beside this one or on the PATH.
     pub policy_program: Option<PathBuf>,
+    /// Namespace of the `ConfigMap` that says whether this agent may be restarted; `None` = it is
+    /// not published.
+    pub schedule_namespace: Option<String>,
 }
 
 impl Params {
@@ -141,6 +145,7 @@ impl Params {
             metrics_token: None,
             monitor_key: None,
             policy_program: None,
+            schedule_namespace: None,
         }
     }
 }
@@ -295,6 +300,7 @@ impl Params {
             journal.record_schedulers(schedulers.clone(), stop.clone());
         }
         let policies = self.start_policies(&metrics, journal.clone(), registry, tasks, stop);
+        self.start_schedule(events.unsent, tasks, stop);
         tasks.spawn(async move {
             let ended = agent_events::join(events.tasks).await;
             ended.map_err(RunError::Crashed)
@@ -319,6 +325,27 @@ impl Params {
             scaling: events.scaling,
             config: config.clone(),
         })
+    }
+
+    /// Starts to publish whether this agent may be restarted, if that is asked for.
+    fn start_schedule(
+        &self,
+        unsent: agent_events::Unsent,
+        tasks: &mut Tasks,
+        stop: &CancellationToken,
+    ) {
+        let Some(namespace) = self.schedule_namespace.clone() else {
+            return;
+        };
+        let exporter = schedule::Exporter {
+            kube: self.client.clone(),
+            clock: self.clock,
+            state: self.state.clone(),
+            unsent,
+            node_name: self.node_name.clone(),
+            namespace,
+        };
+        tasks.spawn(exporter.run(stop.clone()).map(Ok));
     }
 
     /// Starts the policies, if the configuration has them, and shows their state.

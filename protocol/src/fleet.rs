@@ -14,6 +14,7 @@ mod revision;
 mod rollout;
 mod rules;
 mod runner;
+mod schedule;
 mod selector;
 mod texts;
 mod window;
@@ -32,7 +33,7 @@ pub use environment::{
 };
 pub use instance::{
     InstancePart, InstanceSpec, InstanceStatus, TurnEnd, TurnResult, TurnSpec, TurnVerb, Unmanaged,
-    instance_name,
+    instance_name, node_instance_name,
 };
 pub use kind::{
     FINALIZER, FleetKind, GROUP, KEY_DIGEST, KEY_ENROLLED, KEY_ENVIRONMENT, KEY_REFRESH, VERSION,
@@ -44,6 +45,7 @@ pub use revision::{Resolved, RevisionData, revision_label, revision_name};
 pub use rollout::{Group, Judge, OnInconclusive, Rollout};
 pub use rules::{check_window, parse_windows, validate_create, validate_delete, validate_update};
 pub use runner::{KEY_MOVES, MoveResult, RunnerMove, RunnerMoveEnd};
+pub use schedule::{AgentSchedule, KEY_SCHEDULE, SCHEDULE_MEMBER, schedule_map_name};
 pub use selector::{Expression, Operator, Selector};
 pub use texts::{
     CHANNEL_TEXT_BYTES, channel_critical, channel_version, check_channel_name, check_version,

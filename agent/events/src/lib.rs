@@ -11,5 +11,5 @@ pub mod shell;
 pub use core::scaling_events::{GoalComponents, LastReported, Reporting};
 pub use shell::{
     BillingSettings, EventLogError, EventReceiverError, Events, EventsError, Goal, ScalingSender,
-    ScalingSettings, Settings, UsageMeter, join,
+    ScalingSettings, Settings, Unsent, UsageMeter, join,
 };

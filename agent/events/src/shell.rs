@@ -25,6 +25,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 pub use billing::UsageMeter;
+pub use metrics::Unsent;
 pub use scaling::{Goal, ScalingSender};
 pub use settings::{BillingSettings, ScalingSettings, Settings};
 pub use stream::{EventLogError, EventReceiverError, EventsError};
@@ -40,6 +41,8 @@ pub struct Events {
     pub usage: UsageMeter,
     /// Takes changes of size and goals.
     pub scaling: ScalingSender,
+    /// Events that receivers refused last.
+    pub unsent: Unsent,
     /// Writers and deliveries. Each ends after the cancellation, when it has tried once to send
     /// what is left.
     pub tasks: JoinSet<()>,
@@ -56,6 +59,7 @@ impl Events {
         cancel: &CancellationToken,
     ) -> Result<Self, EventsError> {
         let metrics = EventMetrics::new(registry);
+        let unsent = metrics.unsent.clone();
         let mut tasks = JoinSet::new();
         let Settings {
             folder,
@@ -90,6 +94,7 @@ impl Events {
         Ok(Self {
             usage,
             scaling,
+            unsent,
             tasks,
         })
     }

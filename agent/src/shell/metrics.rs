@@ -179,6 +179,7 @@ pub(super) struct AgentMetrics {
     pub scrape_failures: ScrapeFailures,
     pub faults: Counter,
     pub unparsable: Gauge,
+    monitors: Gauge,
     errors: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -220,6 +221,7 @@ impl AgentMetrics {
             scrape_failures: ScrapeFailures::default(),
             faults: Counter::default(),
             unparsable: Gauge::default(),
+            monitors: Gauge::default(),
             errors: Arc::default(),
         };
         metrics.register_requests(registry);
@@ -317,6 +319,12 @@ impl AgentMetrics {
             }
         }
         register(r, "runners_current", "Managed VMs", &self.runners);
+        register(
+            r,
+            "monitors_connected_current",
+            "Managed VMs whose monitor is connected",
+            &self.monitors,
+        );
         register(
             r,
             "runner_thread_panics",
@@ -479,6 +487,8 @@ impl AgentMetrics {
             runners: self.runners.clone(),
             is_endpoint,
             state,
+            monitors: self.monitors.clone(),
+            is_connected: false,
         }
     }
 }
@@ -491,15 +501,26 @@ fn runner_labels(is_endpoint: bool, state: DriverState) -> RunnerLabels {
     }
 }
 
-/// One VM in `runners_current`.
+/// One VM in `runners_current` and `monitors_connected_current`.
 #[derive(Debug)]
 pub(super) struct DriverGauge {
     runners: Family<RunnerLabels, Gauge>,
     is_endpoint: bool,
     state: DriverState,
+    monitors: Gauge,
+    is_connected: bool,
 }
 
 impl DriverGauge {
+    pub(super) fn set_connected(&mut self, is_connected: bool) {
+        match (self.is_connected, is_connected) {
+            (false, true) => drop(self.monitors.inc()),
+            (true, false) => drop(self.monitors.dec()),
+            _ => {}
+        }
+        self.is_connected = is_connected;
+    }
+
     pub(super) fn set(&mut self, is_endpoint: bool, state: DriverState) {
         if (is_endpoint, state) != (self.is_endpoint, self.state) {
             self.runners
@@ -515,6 +536,7 @@ impl DriverGauge {
 
 impl Drop for DriverGauge {
     fn drop(&mut self) {
+        self.set_connected(false);
         self.runners
             .get_or_create(&runner_labels(self.is_endpoint, self.state))
             .dec();

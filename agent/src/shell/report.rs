@@ -130,6 +130,7 @@ impl Driver {
             self.last_faults = faults.total();
         }
         self.show_desired();
+        self.gauge.set_connected(self.monitor.is_some());
         let core = self.core.clone();
         let mut view = self.slot.lock();
         view.core = Some((core, self.ctx.clock));

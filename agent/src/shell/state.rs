@@ -298,6 +298,23 @@ impl StateHandle {
         Ok(())
     }
 
+    /// The first VM whose shrink is under way.
+    pub(super) fn shrinking(&self) -> Option<NamespacedName> {
+        let slots: Vec<(NamespacedName, StateSlot)> = self
+            .vms()
+            .iter()
+            .map(|(pod, slot)| (pod.clone(), slot.clone()))
+            .collect();
+        let shrinks = |slot: &StateSlot| {
+            let view = slot.lock();
+            view.core
+                .as_ref()
+                .is_some_and(|(core, _)| core.is_shrinking())
+        };
+        let mut slots = slots.into_iter();
+        slots.find_map(|(pod, slot)| shrinks(&slot).then_some(pod))
+    }
+
     /// Number of VMs that this agent scales now.
     #[must_use]
     pub fn managed(&self) -> usize {

@@ -15,6 +15,12 @@ pub fn instance_name(vm: &str) -> String {
     format!("vm-{vm}")
 }
 
+/// Name of the instance of a node.
+#[must_use]
+pub fn node_instance_name(node: &str) -> String {
+    format!("node-{node}")
+}
+
 /// `spec` of a `FleetInstance`: decisions, written before they are carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -233,7 +233,8 @@ impl Delivery {
     }
 
     fn failed(&self, cause: &str, error: &dyn std::error::Error) -> bool {
-        self.metrics.failed(self.name, cause);
+        self.metrics
+            .failed(self.name, cause, self.batches.waiting());
         let error = daemon_kit::chain(error);
         tracing::warn!(client = self.name, error, "events were not sent and wait");
         false

@@ -1,7 +1,9 @@
 //! Prometheus metrics of event receivers and of billed VMs. Source: docs/compatibility/agent.md
 //! §4.8.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -38,9 +40,30 @@ pub(crate) struct VmKind {
     pub phase: String,
 }
 
+/// Events that a receiver refused at the last attempt; clones share them. Events that only wait for
+/// their batch do not count.
+#[derive(Debug, Clone, Default)]
+pub struct Unsent(Arc<Mutex<BTreeMap<(String, &'static str), u64>>>);
+
+impl Unsent {
+    /// Number of events, over all receivers.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.values().sum()
+    }
+
+    fn set(&self, stream: &str, client: &'static str, events: u64) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert((stream.to_owned(), client), events);
+    }
+}
+
 /// Metrics of the receivers of one stream.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReceiverMetrics {
+    stream: String,
+    unsent: Unsent,
     queue: Family<Client, Gauge>,
     last_send: Family<Client, Gauge<f64, AtomicU64>>,
     errors: Family<ClientCause, Counter>,
@@ -48,8 +71,12 @@ pub(crate) struct ReceiverMetrics {
 }
 
 impl ReceiverMetrics {
-    fn new(registry: &mut Registry, stream: &str) -> Self {
-        let metrics = Self::default();
+    fn new(registry: &mut Registry, stream: &str, unsent: &Unsent) -> Self {
+        let metrics = Self {
+            stream: stream.to_owned(),
+            unsent: unsent.clone(),
+            ..Self::default()
+        };
         let name = |rest: &str| format!("autoscaling_agent_{stream}_{rest}");
         registry.register(
             name("queue_size"),
@@ -81,13 +108,17 @@ impl ReceiverMetrics {
 
     /// Records the end of a round; `None` = no batch was due.
     pub(crate) fn sent(&self, client: &'static str, seconds: Option<f64>) {
+        if seconds.is_some() {
+            self.unsent.set(&self.stream, client, 0);
+        }
         let seconds = seconds.unwrap_or(NOTHING_TO_SEND_S);
         self.last_send
             .get_or_create(&Client { client })
             .set(seconds);
     }
 
-    pub(crate) fn failed(&self, client: &'static str, cause: &str) {
+    pub(crate) fn failed(&self, client: &'static str, cause: &str, waiting: u64) {
+        self.unsent.set(&self.stream, client, waiting);
         self.last_send.get_or_create(&Client { client }).set(0.0);
         let cause = cause.chars().take(CAUSE_CHARS).collect();
         self.errors
@@ -106,6 +137,7 @@ impl ReceiverMetrics {
 pub(crate) struct EventMetrics {
     pub billing: ReceiverMetrics,
     pub scaling: ReceiverMetrics,
+    pub unsent: Unsent,
     vms_processed: Family<VmKind, Counter>,
     vms_current: Family<VmKind, Gauge>,
     scaling_events: Family<Kind, Gauge>,
@@ -114,9 +146,11 @@ pub(crate) struct EventMetrics {
 
 impl EventMetrics {
     pub(crate) fn new(registry: &mut Registry) -> Self {
+        let unsent = Unsent::default();
         let metrics = Self {
-            billing: ReceiverMetrics::new(registry, "billing"),
-            scaling: ReceiverMetrics::new(registry, "scalingevents"),
+            billing: ReceiverMetrics::new(registry, "billing", &unsent),
+            scaling: ReceiverMetrics::new(registry, "scalingevents", &unsent),
+            unsent,
             vms_processed: Family::default(),
             vms_current: Family::default(),
             scaling_events: Family::default(),
