@@ -23,7 +23,7 @@ pub const NOT_KEPT: &str = "the host did not keep it in time";
 /// Reason of a guest whose host ended the trial.
 pub const TAKEN_BACK: &str = "the host took it back";
 
-/// A part of a guest.
+/// A part whose version the fleet changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PartName {
@@ -31,10 +31,12 @@ pub enum PartName {
     Monitor,
     /// `neonvmd`, which talks to the runner.
     Guestd,
+    /// `autoscaler-agent` of a node. It is no part of a guest.
+    Agent,
 }
 
 impl PartName {
-    /// In the order in which pages list them.
+    /// Those of a guest, in the order in which pages list them.
     pub const ALL: [Self; 2] = [Self::Monitor, Self::Guestd];
 
     /// The name in routes, paths and objects.
@@ -43,10 +45,11 @@ impl PartName {
         match self {
             Self::Monitor => "monitor",
             Self::Guestd => "guestd",
+            Self::Agent => "agent",
         }
     }
 
-    /// The part of this name.
+    /// The part of a guest of this name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|part| part.as_str() == name)

@@ -25,6 +25,7 @@ use crate::steady::Steady;
 use crate::world::{Deployment, World};
 pub use action::{Action, Call, Event, Now, Outcome, Write};
 pub use stage::watched;
+pub(crate) use turn::MARGIN_SECONDS;
 use turn::{Decision, Memory};
 
 /// Between two looks while a deployment runs.

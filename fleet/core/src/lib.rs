@@ -12,6 +12,7 @@
 //! * [`groups`], [`judge`]: who goes first, and whether guests fare worse with the new release.
 //! * [`order`]: whether a release may run beside what runs already.
 //! * [`steady`]: health that does not flap.
+//! * [`node`]: how far the trial of a node's agent is.
 //! * [`proof`]: whether a program on trial is good, seen from outside.
 //! * [`runners`]: which guest moves to a new runner next. A core of its own.
 //!
@@ -31,6 +32,7 @@ mod engine;
 pub mod groups;
 mod hash;
 pub mod judge;
+pub mod node;
 pub mod order;
 pub mod permit;
 pub mod proof;

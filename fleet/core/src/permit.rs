@@ -37,6 +37,8 @@ pub enum Gate {
     Inconclusive,
     /// The guest is short of memory, or asks for more. Scaling comes first.
     Pressure,
+    /// The agent of the node asks to go on for now.
+    Restart,
     /// A peer speaks no common version of a link.
     Skew,
     /// A part that goes before is older.
@@ -55,7 +57,7 @@ pub enum Gate {
 
 impl Gate {
     /// All gates, in the order of their declaration.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Budget,
         Self::InFlight,
         Self::Node,
@@ -72,6 +74,7 @@ impl Gate {
         Self::Bake,
         Self::Inconclusive,
         Self::Pressure,
+        Self::Restart,
         Self::Skew,
         Self::Order,
         Self::Drift,
@@ -107,6 +110,7 @@ impl Gate {
             Self::Bake => "bake",
             Self::Inconclusive => "inconclusive",
             Self::Pressure => "pressure",
+            Self::Restart => "restart",
             Self::Skew => "skew",
             Self::Order => "order",
             Self::Drift => "drift",
@@ -129,7 +133,7 @@ impl Gate {
             Self::Migrating => "its VM is being migrated",
             Self::PeerInFlight => "its other part is in a turn",
             Self::Claim => "another environment has the part of this guest",
-            Self::Unreachable => "its runner or its daemon does not answer",
+            Self::Unreachable => "its runner, its daemon or its node does not answer",
             Self::Pause => "a pause follows its last attempt",
             Self::Spacing => {
                 "its last attempt is less than an hour ago, and nobody ordered this one"
@@ -141,6 +145,7 @@ impl Gate {
                 "the watch brought too few figures: stop, or set onInconclusive to Proceed"
             }
             Self::Pressure => "it is short of memory or asks for more",
+            Self::Restart => "its agent must not restart now, as its schedule says",
             Self::Skew => "a peer speaks no common version of a link",
             Self::Order => "a part that goes before it is older",
             Self::Drift => "somebody else changed what the environment sets",

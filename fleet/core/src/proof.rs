@@ -25,7 +25,8 @@ pub fn health(guest: &Guest) -> Option<bool> {
 
 /// An agent that is away for its own reasons says nothing about its guests.
 fn is_well(facts: &Facts) -> Option<bool> {
-    if facts.degraded.is_some() || facts.page_answers == Some(false) {
+    let is_faulty = facts.degraded.is_some() || facts.fault.is_some();
+    if is_faulty || facts.page_answers == Some(false) {
         return Some(false);
     }
     match facts.agent_connected {
@@ -80,6 +81,9 @@ pub fn prove(trial: &Trial<'_>, facts: &Facts) -> Proof {
         let text = format!("{} after {ran_seconds} s of the trial", why.text);
         Why { text, ..why }
     };
+    if let Some(fault) = &facts.fault {
+        return Proof::Broken(dated(Why::new(EndCause::Ended, fault)));
+    }
     if facts.page_answers == Some(false) {
         let text = "its metrics page does not answer";
         return Proof::Broken(dated(Why::new(EndCause::Page, text)));

@@ -109,7 +109,7 @@ pub struct Guest {
 pub enum Observed {
     /// The fleet cannot change parts of this guest. The text says why.
     Unmanaged(String),
-    /// The VM's runner does not answer.
+    /// The VM's runner does not answer, or a node has no pod of its agent.
     #[default]
     Unreachable,
     /// The runner answers, and the guest's daemon does not.
@@ -155,6 +155,8 @@ pub struct Degradation {
 pub struct Facts {
     /// The VM's condition `Degraded`. `None` if it is not degraded.
     pub degraded: Option<Degradation>,
+    /// What speaks against the part as seen from outside, for people. `None` if nothing does.
+    pub fault: Option<String>,
     /// Whether the part's metrics page answers. `None` if it was not asked.
     pub page_answers: Option<bool>,
     /// Whether the agent is connected. `None` if none is expected.

@@ -21,6 +21,7 @@ use crate::channels::Channels;
 use crate::lane::{IDLE_LOOK_EVERY, Lane, Listing, Shared, is_running, key_of};
 use crate::look::Looker;
 use crate::metrics::Metrics;
+use crate::node::Unconnected;
 use crate::pulse::{Pulse, Pulses};
 use crate::records::Records;
 use crate::runners::{Pods, Runners};
@@ -109,6 +110,7 @@ pub async fn run(params: Params, token: CancellationToken) {
                 begun: params.clock.now(),
                 clock: params.clock,
                 runners,
+                unconnected: Unconnected::default(),
             },
             stages: params.stages,
             records,

@@ -170,11 +170,16 @@ async fn page(status: &VmStatus, is_asked: bool) -> Option<Result<String, String
     if !is_asked || status.pod_ip.is_empty() {
         return None;
     }
-    let read = timeout(READ_LIMIT, read_page(&status.pod_ip)).await;
-    Some(read.unwrap_or_else(|_| Err("no response in time".to_owned())))
+    Some(read_page(&status.pod_ip).await)
 }
 
-async fn read_page(ip: &str) -> Result<String, String> {
+/// The metrics page of a monitor, or of a node's agent.
+pub(crate) async fn read_page(ip: &str) -> Result<String, String> {
+    let read = timeout(READ_LIMIT, fetch_page(ip)).await;
+    read.unwrap_or_else(|_| Err("no response in time".to_owned()))
+}
+
+async fn fetch_page(ip: &str) -> Result<String, String> {
     let stream = TcpStream::connect((ip, PAGE_PORT)).await;
     let stream = stream.map_err(|error| error.to_string())?;
     let client = HttpClient::over(stream, "guest").await;
@@ -205,6 +210,7 @@ fn facts(page: Option<&Result<String, String>>, is_expected: bool) -> Facts {
     let gauge = text.and_then(|page| reading(page, AGENT_GAUGE));
     Facts {
         degraded: None,
+        fault: None,
         agent_is_new: false,
         page_answers: page.map(|_| {
             text.and_then(|page| reading(page, MEMORY_READING))

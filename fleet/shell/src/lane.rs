@@ -10,13 +10,15 @@ use daemon_kit::StageLog;
 use fleet_core::{Action, Call, Engine, Event, Now, Outcome, Write};
 use fleet_store::{FleetStore, LoadedEnvironment, Owner};
 use protocol::core::Core as _;
+use protocol::parts::PartName;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::calls::{Kept, carry_out};
 use crate::changes::{Change, Key, of_call, of_write};
-use crate::look::{Address, Looked, Looker, Surroundings};
+use crate::look::{Address, Looked, Looker, Surroundings, Way};
+use crate::nodes::{self, Agents};
 use crate::pulse::{Pulse, Pulses};
 use crate::records::Records;
 use crate::watch::Watch;
@@ -131,9 +133,13 @@ impl Lane {
             return;
         };
         let looker = &self.shared.looker;
-        let looked = looker
-            .world(own, all, &listing.surroundings, &self.pulse)
-            .await;
+        let (surroundings, pulse) = (&listing.surroundings, &self.pulse);
+        let looked = match own.environment.spec.part {
+            PartName::Agent => nodes::world(looker, own, all, surroundings, pulse).await,
+            PartName::Monitor | PartName::Guestd => {
+                looker.world(own, all, surroundings, pulse).await
+            }
+        };
         self.last_look = Some(listing.begun);
         let basis = listing.bases.get(&self.key).copied().unwrap_or_default();
         self.take(basis, own.clone(), looked);
@@ -249,12 +255,24 @@ impl Lane {
             driven.engine.handle(now, Event::Done { id, outcome });
             return;
         };
-        let runner = address.runner.clone();
-        let runners = self.shared.looker.runners.clone();
+        let way = address.way.clone();
+        let looker = self.shared.looker.clone();
         let part = driven.loaded.environment.spec.part;
         let kept = self.shared.kept.clone();
+        let of_guest = driven.engine.world().and_then(|it| it.guests.get(&guest));
+        let turn = of_guest.and_then(|guest| guest.turn.clone());
         self.calls.spawn(async move {
-            let outcome = carry_out((&runners, &runner), part, call.clone(), &kept).await;
+            let outcome = match way {
+                Way::Runner(runner) => {
+                    let way = (&looker.runners, &runner);
+                    carry_out(way, part, call.clone(), &kept).await
+                }
+                Way::Node { namespace, node } => {
+                    let agents = Agents::new(&looker.client, &namespace);
+                    let now = looker.clock.wall();
+                    nodes::carry_out(&agents, &node, turn.as_ref(), &call, now).await
+                }
+            };
             Called {
                 id,
                 guest,

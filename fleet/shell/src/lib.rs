@@ -9,6 +9,7 @@
 //! * `lane`: the task of an environment.
 //! * `look`: reads what the engines decide from.
 //! * `guest`: one guest, seen from outside.
+//! * `nodes`: agents of nodes, seen and changed by the API.
 //! * `watch`: what guests go through while a judge watches them.
 //! * `runners`: ways to guests, on one machine and in a cluster.
 //! * `calls`: orders to a guest.
@@ -35,6 +36,8 @@ mod lane;
 mod look;
 mod metrics;
 mod moves;
+mod node;
+mod nodes;
 mod pulse;
 mod records;
 mod runners;

@@ -7,18 +7,20 @@ use std::time::Duration;
 use daemon_kit::clock::Clock;
 use fleet_core::permit::Gate;
 use fleet_core::{Guest, World, claim, is_open, owner_windows};
-use fleet_store::{LoadedEnvironment, Owner};
+use fleet_store::{LoadedEnvironment, Owner, OwnerKind};
 use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use protocol::annotations::LABEL_VM_NAME;
-use protocol::fleet::{KEY_ENROLLED, KEY_WINDOWS, TurnSpec, instance_name};
+use protocol::fleet::{KEY_ENROLLED, KEY_WINDOWS, TurnSpec, instance_name, node_instance_name};
+use protocol::parts::PartName;
 use protocol::quantity::Quantity;
 use protocol::time::{Span, Timestamp};
-use protocol::vm::VirtualMachine;
+use protocol::vm::{VirtualMachine, VmPhase};
 use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::guest::{self, Purpose};
+use crate::node::{Node, Unconnected};
 use crate::pulse::Pulse;
 use crate::runners::{Pod, Runner, Runners, pod_of};
 use crate::watch::Felt;
@@ -35,8 +37,17 @@ const NOT_FOUND: u16 = 404;
 /// A guest's address for calls, and the owner of its instance.
 #[derive(Debug, Clone)]
 pub(crate) struct Address {
-    pub(crate) runner: Runner,
+    pub(crate) way: Way,
     pub(crate) owner: Owner,
+}
+
+/// Who carries out orders to an instance.
+#[derive(Debug, Clone)]
+pub(crate) enum Way {
+    /// The runner of its VM.
+    Runner(Runner),
+    /// The API, by the `DaemonSet` of this namespace.
+    Node { namespace: String, node: String },
 }
 
 /// A world with what the driver needs beside it.
@@ -47,12 +58,31 @@ pub(crate) struct Looked {
     pub(crate) felt: BTreeMap<String, Felt>,
 }
 
+impl Looked {
+    /// The world of an environment without its guests.
+    pub(crate) fn of(loaded: &LoadedEnvironment) -> Self {
+        let world = World {
+            environment: loaded.environment.clone(),
+            revisions: loaded.revisions.clone(),
+            deployments: loaded.deployments.clone(),
+            guests: BTreeMap::new(),
+            is_critical: loaded.is_critical,
+        };
+        Self {
+            world,
+            addresses: BTreeMap::new(),
+            felt: BTreeMap::new(),
+        }
+    }
+}
+
 /// What the fleet's objects do not have.
 #[derive(Debug, Default)]
 pub(crate) struct Surroundings {
     pub(crate) vms: Vec<VirtualMachine>,
     /// Labels and annotations that hold for all VMs of a namespace.
     namespaces: BTreeMap<String, Namespace>,
+    pub(crate) nodes: Vec<Node>,
     /// Memory of each node that no VM has, bytes.
     free: BTreeMap<String, u64>,
     /// Pods of VMs, in a cluster.
@@ -71,6 +101,7 @@ pub(crate) struct Looker {
     pub(crate) client: kube::Client,
     pub(crate) clock: Clock,
     pub(crate) runners: Runners,
+    pub(crate) unconnected: Unconnected,
     /// Start of the driver. On one machine its process starts the agent with it.
     pub(crate) begun: Timestamp,
 }
@@ -98,6 +129,7 @@ impl Looker {
         Ok(Surroundings {
             pods,
             free: free_memory(&nodes, &vms),
+            nodes: nodes.iter().filter_map(Node::read).collect(),
             namespaces: namespaces.iter().filter_map(namespace_of).collect(),
             vms,
         })
@@ -176,17 +208,7 @@ impl Looker {
             .inspect(|_| pulse.beat())
             .collect()
             .await;
-        let mut looked = Looked {
-            world: World {
-                environment: loaded.environment.clone(),
-                revisions: loaded.revisions.clone(),
-                deployments: loaded.deployments.clone(),
-                guests: BTreeMap::new(),
-                is_critical: loaded.is_critical,
-            },
-            addresses: BTreeMap::new(),
-            felt: BTreeMap::new(),
-        };
+        let mut looked = Looked::of(loaded);
         for one in guests {
             looked.world.guests.insert(one.name.clone(), one.guest);
             looked.felt.insert(one.name.clone(), one.felt);
@@ -216,6 +238,7 @@ impl Looker {
         let trial_seconds = loaded.environment.spec.rollout.trial_seconds;
         let owner = surroundings.owner(vm, trial_seconds);
         let gate = seen.gate.or(owner.gate);
+        let gate = gate.or_else(|| agent_gate(all, &vm.status.as_ref()?.node));
         let guest = Guest {
             node: vm.status.clone().unwrap_or_default().node,
             is_enrolled: owner.is_enrolled,
@@ -241,8 +264,9 @@ impl Looker {
             has_agent: guest::has_agent(vm),
         };
         let address = Address {
-            runner,
+            way: Way::Runner(runner),
             owner: Owner {
+                kind: OwnerKind::Vm,
                 name: vm.metadata.name.clone(),
                 uid: vm.metadata.uid.clone(),
             },
@@ -300,6 +324,16 @@ impl Surroundings {
         }
     }
 
+    /// VMs of a node that run and whose monitors have an agent.
+    pub(crate) fn monitors_of(&self, node: &str) -> u32 {
+        let counts = |vm: &&VirtualMachine| {
+            let status = vm.status.as_ref();
+            let runs = status.is_some_and(|it| it.node == node && it.phase == VmPhase::Running);
+            runs && guest::has_agent(vm) && vm.metadata.deletion_timestamp.is_none()
+        };
+        u32::try_from(self.vms.iter().filter(counts).count()).unwrap_or(u32::MAX)
+    }
+
     /// Whether a VM could have one more slot of memory.
     fn has_room(&self, vm: &VirtualMachine) -> bool {
         let guest = &vm.spec.guest;
@@ -351,10 +385,9 @@ fn is_judged(loaded: &LoadedEnvironment) -> bool {
 }
 
 fn selects(loaded: &LoadedEnvironment, vm: &VirtualMachine) -> bool {
-    let selector = &loaded.environment.spec.selector;
     loaded.namespace == vm.metadata.namespace
         && vm.metadata.deletion_timestamp.is_none()
-        && selector.matches(&vm.metadata.labels)
+        && loaded.selects(&vm.metadata.labels)
 }
 
 fn turn_of<'a>(loaded: &'a LoadedEnvironment, instance: &str) -> Option<&'a TurnSpec> {
@@ -362,7 +395,11 @@ fn turn_of<'a>(loaded: &'a LoadedEnvironment, instance: &str) -> Option<&'a Turn
 }
 
 /// Whether the environment of a turn is gone.
-fn is_orphan(turn: Option<&TurnSpec>, namespace: &str, all: &[LoadedEnvironment]) -> bool {
+pub(crate) fn is_orphan(
+    turn: Option<&TurnSpec>,
+    namespace: &str,
+    all: &[LoadedEnvironment],
+) -> bool {
     let is_there = |name: &str| {
         all.iter()
             .any(|one| one.namespace == namespace && one.environment.name == name)
@@ -414,6 +451,17 @@ fn gate_of_others(
         }
     }
     gate
+}
+
+/// Gate of a guest on a node whose agent is in a turn: both ends of a link never change at once.
+fn agent_gate(all: &[LoadedEnvironment], node: &str) -> Option<Gate> {
+    let instance = node_instance_name(node);
+    let agents = all
+        .iter()
+        .filter(|one| one.environment.spec.part == PartName::Agent);
+    let mut turns = agents.filter_map(|one| one.turns.get(&instance));
+    let is_changing = turns.any(|(turn, last)| is_open(turn.as_ref(), last.as_ref()));
+    is_changing.then_some(Gate::PeerInFlight)
 }
 
 #[cfg(test)]

@@ -286,3 +286,32 @@ async fn release_that_this_build_cannot_run_beside_is_not_adopted() {
     }
     assert_eq!(site.names("controllerrevisions"), ["m-r1"]);
 }
+
+/// Requirement: R23
+#[tokio::test]
+async fn release_names_the_image_of_an_agent_by_its_digest() {
+    let mut site = Site::new().await;
+    let mut environment = site.api.list("fleetenvironments").remove(0);
+    environment["spec"]["part"] = json!("agent");
+    site.put("fleetenvironments", environment);
+    site.release("1.0.0", None).await;
+    site.promote("1.0.0").await;
+    let status = site.read().await;
+    let condition_of = condition(&status, "Adopted");
+    assert_eq!(condition_of, ("False".into(), "NoImage".into()), "{status}");
+    let sha256 = "ab".repeat(32);
+    let draft = ReleaseDraft {
+        version: "1.1.0".to_owned(),
+        images: [("agent".to_owned(), format!("sha256:{sha256}"))].into(),
+        is_independent: true,
+        ..ReleaseDraft::default()
+    };
+    site.publisher.release(&draft).await.expect("released");
+    site.promote("1.1.0").await;
+    let status = site.read().await;
+    assert_eq!(condition(&status, "Adopted").0, "True", "{status}");
+    let revision = site.api.list("controllerrevisions").remove(0);
+    assert_eq!(revision["data"]["resolved"]["sha256"], sha256);
+    let programs = site.dir.path().join("state/fleet/programs");
+    assert!(!programs.exists(), "kubelets pull the image");
+}

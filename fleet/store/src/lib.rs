@@ -21,7 +21,7 @@ pub use channels::{Follower, LoadedChannel};
 pub use load::{Loaded, LoadedEnvironment, Problem};
 pub use moves::{Instances, LoadedInstance};
 pub use objects::{
-    Owner, deployment_object, environment_object, newest_revision, own, revision_object,
+    Owner, OwnerKind, deployment_object, environment_object, newest_revision, own, revision_object,
 };
 pub use programs::Programs;
 pub use revisions::{KeptRevision, kept_revisions};

@@ -54,6 +54,14 @@ pub struct LoadedEnvironment {
     pub(crate) objects: BTreeMap<(FleetKind, String), Value>,
 }
 
+impl LoadedEnvironment {
+    /// Whether its selector matches an object with these labels.
+    #[must_use]
+    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.environment.spec.selector.matches(labels)
+    }
+}
+
 pub(crate) struct Read<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) name: &'a str,

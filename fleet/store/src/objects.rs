@@ -8,13 +8,33 @@ use serde_json::{Value, json};
 
 use crate::revisions::digest;
 
-/// The VM that owns an instance.
+/// The VM or node that owns an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// Name of the VM.
+    /// What it is.
+    pub kind: OwnerKind,
+    /// Name of the object.
     pub name: String,
     /// Uid that the API gave it.
     pub uid: String,
+}
+
+/// Kind of an instance's owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnerKind {
+    /// A VM, whose guest has the parts.
+    Vm,
+    /// A node, whose agent is the part.
+    Node,
+}
+
+impl OwnerKind {
+    const fn version_and_kind(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Vm => ("vm.neon.tech/v1", "VirtualMachine"),
+            Self::Node => ("v1", "Node"),
+        }
+    }
 }
 
 fn object(kind: FleetKind, namespace: &str, name: &str, spec: &impl serde::Serialize) -> Value {
@@ -38,7 +58,7 @@ pub fn deployment_object(namespace: &str, name: &str, spec: &DeploymentSpec) -> 
     object(FleetKind::Deployment, namespace, name, spec)
 }
 
-/// A new instance. It goes when its VM goes.
+/// A new instance. It goes when its owner goes.
 pub(crate) fn instance_object(
     namespace: &str,
     name: &str,
@@ -46,9 +66,10 @@ pub(crate) fn instance_object(
     spec: &InstanceSpec,
 ) -> Value {
     let mut object = object(FleetKind::Instance, namespace, name, spec);
+    let (version, kind) = owner.kind.version_and_kind();
     object["metadata"]["ownerReferences"] = json!([{
-        "apiVersion": "vm.neon.tech/v1",
-        "kind": "VirtualMachine",
+        "apiVersion": version,
+        "kind": kind,
         "name": owner.name,
         "uid": owner.uid,
     }]);

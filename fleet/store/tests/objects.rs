@@ -3,7 +3,8 @@
 use fleet_core::cause::EndCause;
 use fleet_core::{Outcome, Write};
 use fleet_store::{
-    FleetStore, LoadedEnvironment, Owner, deployment_object, environment_object, revision_object,
+    FleetStore, LoadedEnvironment, Owner, OwnerKind, deployment_object, environment_object,
+    revision_object,
 };
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams};
 use protocol::fleet::{
@@ -64,6 +65,7 @@ fn good_end(token: &str) -> InstancePart {
 
 fn owner() -> Owner {
     Owner {
+        kind: OwnerKind::Vm,
         name: "a".to_owned(),
         uid: "0000".to_owned(),
     }

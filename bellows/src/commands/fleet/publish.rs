@@ -90,8 +90,11 @@ pub(crate) struct ReleaseArgs {
     #[arg(long, value_name = "VERSION", value_parser = version)]
     to: String,
     /// A program of the release for this platform, as monitor=FILE
-    #[arg(long, required = true, value_name = "PART=FILE", value_parser = part_file)]
+    #[arg(long, required_unless_present = "image", value_name = "PART=FILE", value_parser = part_file)]
     program: Vec<(PartName, PathBuf)>,
+    /// A container image of the release by its digest, as agent=sha256:HEX
+    #[arg(long, value_name = "PART=DIGEST", value_parser = part_image)]
+    image: Vec<(String, String)>,
     /// Versions of a link that the release speaks, as monitor=1..2
     #[arg(long, value_name = "LINK=MIN..MAX", value_parser = link)]
     link: Vec<(String, LinkRange)>,
@@ -147,6 +150,19 @@ fn part_file(text: &str) -> Result<(PartName, PathBuf), String> {
     let (part, file) = text.split_once('=').ok_or("it must be PART=FILE")?;
     let part = PartName::parse(part).ok_or("the part must be monitor or guestd")?;
     Ok((part, file.into()))
+}
+
+fn part_image(text: &str) -> Result<(String, String), String> {
+    let (part, digest) = text.split_once('=').ok_or("it must be PART=DIGEST")?;
+    if part != PartName::Agent.as_str() {
+        return Err("the part must be agent".to_owned());
+    }
+    let hex = digest.strip_prefix("sha256:").unwrap_or_default();
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if hex.len() != 64 || !hex.bytes().all(is_digit) {
+        return Err("the digest must be sha256: and 64 lower-case hexadecimal digits".to_owned());
+    }
+    Ok((part.to_owned(), digest.to_owned()))
 }
 
 fn link(text: &str) -> Result<(String, LinkRange), String> {
@@ -224,6 +240,7 @@ async fn release(args: &ReleaseArgs) -> Outcome {
     let draft = ReleaseDraft {
         version: args.to.clone(),
         programs,
+        images: args.image.iter().cloned().collect(),
         links: args.link.iter().cloned().collect(),
         at_least: args.at_least.clone(),
         is_independent: args.independent,

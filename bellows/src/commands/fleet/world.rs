@@ -112,6 +112,7 @@ pub(super) fn guest(
                 message: one["message"].as_str().unwrap_or_default().to_owned(),
                 ..Degradation::default()
             }),
+            fault: None,
             page_answers: None,
             agent_connected: None,
             agent_is_new: false,

@@ -14,7 +14,7 @@ use crate::step::{Step, StepEvent, StepMove, next};
 use crate::world::{Guest, Observed, PartFacts, Returned, World};
 
 /// Time by which a guest's own limit is longer than the proof, seconds.
-const MARGIN_SECONDS: u64 = 30;
+pub(crate) const MARGIN_SECONDS: u64 = 30;
 /// Before the guest's own limit, in which an open proof is given up, seconds.
 const LAST_SECONDS: u64 = 10;
 const STOPPED: &str = "its deployment ended";
@@ -310,7 +310,7 @@ fn finding(world: &World, guest: &Guest, turn: &TurnSpec, memory: &Memory, now: 
         Observed::Unmanaged(text) => {
             return at(Step::Push, StepEvent::Transient, EndCause::Other, text);
         }
-        Observed::Unreachable => return unread("its runner does not answer"),
+        Observed::Unreachable => return unread("its runner or its node does not answer"),
         Observed::Silent => return unread("its daemon does not answer"),
         Observed::Seen(part) => part,
     };

@@ -176,6 +176,7 @@ impl PlayedGuest {
     pub(super) const fn facts(&self, agent_seconds: u64) -> Facts {
         Facts {
             degraded: None,
+            fault: None,
             agent_is_new: agent_seconds < 20,
             page_answers: Some(!matches!(self.running, Release::Deaf)),
             agent_connected: Some(agent_seconds >= 8),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use protocol::fleet::{LinkRange, ReleaseManifest, ReleaseProgram};
+use protocol::fleet::{LinkRange, ReleaseImage, ReleaseManifest, ReleaseProgram};
 use protocol::parts::{PROGRAM_BYTES, PartName};
 
 use super::error::{PublishError, of_file, refused};
@@ -30,6 +30,8 @@ pub struct ReleaseDraft {
     pub version: String,
     /// One for each part and platform.
     pub programs: Vec<Program>,
+    /// Digests of container images by their part, as `sha256:HEX`.
+    pub images: BTreeMap<String, String>,
     /// Versions of each link that it speaks.
     pub links: BTreeMap<String, LinkRange>,
     /// Version that must have run before it.
@@ -78,11 +80,16 @@ pub(super) struct Prepared {
     pub(super) files: Vec<TargetFile>,
 }
 
+fn image((part, digest): (&String, &String)) -> (String, ReleaseImage) {
+    let digest = digest.clone();
+    (part.clone(), ReleaseImage { digest })
+}
+
 impl ReleaseDraft {
     pub(super) fn prepare(&self) -> Result<Prepared, PublishError> {
         let what = format!("release {:?}", self.version);
-        if self.programs.is_empty() {
-            return Err(refused(what, "it must have a program"));
+        if self.programs.is_empty() && self.images.is_empty() {
+            return Err(refused(what, "it must have a program or an image"));
         }
         let mut parts: BTreeMap<String, BTreeMap<String, ReleaseProgram>> = BTreeMap::new();
         let mut files = Vec::new();
@@ -116,7 +123,7 @@ impl ReleaseDraft {
         let manifest = ReleaseManifest {
             version: self.version.clone(),
             parts,
-            images: BTreeMap::new(),
+            images: self.images.iter().map(image).collect(),
             links: self.links.clone(),
             independent: self.is_independent,
             at_least: self.at_least.clone(),

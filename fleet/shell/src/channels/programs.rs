@@ -8,6 +8,7 @@ use fleet_store::{Follower, LoadedChannel};
 use protocol::fleet::{
     ChannelProblem, LinkRange, NamedVersion, ReleaseManifest, Resolved, own_links,
 };
+use protocol::parts::PartName;
 use semver::Version;
 
 use super::{Channels, problem};
@@ -22,6 +23,10 @@ impl Channels {
         repository: &Repository,
         follower: &Follower,
     ) {
+        if follower.spec.part == PartName::Agent {
+            // Kubelets pull images, by the digest of the revision.
+            return;
+        }
         for (number, revision) in follower.revisions.iter().enumerate() {
             let resolved = &revision.data.resolved;
             let is_needed = number == 0 || self.missing.contains(&resolved.sha256);
@@ -84,7 +89,7 @@ impl Channels {
             .map_err(|error| unkept(error.to_string()))
     }
 
-    /// Fetches, checks and keeps the program for an environment.
+    /// Fetches, checks and keeps the program for an environment. An agent's image is only named.
     pub(super) async fn resolve(
         &self,
         repository: &Repository,
@@ -101,17 +106,46 @@ impl Channels {
             desired => Some(desired),
         };
         let release = release_of(&named.version, &manifest);
-        beside_us(&release).map_err(|refusal| refused(&refusal))?;
+        let part = follower.spec.part;
+        beside_us(tier_of(part), &release).map_err(|refusal| refused(&refusal))?;
         if let Some(runs) = runs.and_then(|version| Version::parse(version).ok()) {
             order::step(&runs, &release).map_err(|refusal| refused(&refusal))?;
         }
-        let program = repository.program(&manifest, follower.spec.part).await;
-        let (program, content) = program.map_err(|error| problem(&error))?;
-        self.keep(content).await?;
+        let sha256 = if part == PartName::Agent {
+            image_of(&manifest, part)?
+        } else {
+            let program = repository.program(&manifest, part).await;
+            let (program, content) = program.map_err(|error| problem(&error))?;
+            self.keep(content).await?;
+            program.sha256
+        };
         Ok(Resolved {
             version: named.version.to_string(),
-            sha256: program.sha256,
+            sha256,
         })
+    }
+}
+
+/// Digest of the image of a part, which the signed manifest names.
+fn image_of(manifest: &ReleaseManifest, part: PartName) -> Result<String, ChannelProblem> {
+    let image = manifest.images.get(part.as_str());
+    let sha256 = image.and_then(|image| image.digest.strip_prefix("sha256:"));
+    let sha256 = sha256.ok_or_else(|| ChannelProblem {
+        reason: "NoImage".to_owned(),
+        message: format!(
+            "release {} names no image of {}: publish it with --image {}=sha256:HEX",
+            manifest.version,
+            part.as_str(),
+            part.as_str()
+        ),
+    })?;
+    Ok(sha256.to_owned())
+}
+
+const fn tier_of(part: PartName) -> Tier {
+    match part {
+        PartName::Agent => Tier::Agent,
+        PartName::Monitor | PartName::Guestd => Tier::Guest,
     }
 }
 
@@ -129,7 +163,7 @@ fn refused(refusal: &Refusal) -> ChannelProblem {
 }
 
 /// Whether a release may run beside this build, which has the control plane.
-fn beside_us(release: &order::Release) -> Result<(), Refusal> {
+fn beside_us(tier: Tier, release: &order::Release) -> Result<(), Refusal> {
     let Ok(version) = Version::parse(env!("CARGO_PKG_VERSION")) else {
         return Ok(());
     };
@@ -142,7 +176,7 @@ fn beside_us(release: &order::Release) -> Result<(), Refusal> {
     let name = "the control plane";
     order::skew(release, &[(name, &ours)])?;
     let running = [(name, Tier::ControlPlane, &ours.version)];
-    order::order(Tier::Guest, release, &running)
+    order::order(tier, release, &running)
 }
 
 fn links_of(links: &BTreeMap<String, LinkRange>) -> BTreeMap<Link, Range> {

@@ -89,6 +89,7 @@ const fn service(part: PartName) -> &'static str {
     match part {
         PartName::Monitor => "vm-monitor",
         PartName::Guestd => "neonvmd",
+        PartName::Agent => "autoscaler-agent",
     }
 }
 

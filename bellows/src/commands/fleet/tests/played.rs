@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fleet_core::{
     Action, Call, Engine, Event, Guest, Now, Observed, Outcome, PartFacts, Returned, World, Write,
 };
-use fleet_store::{FleetStore, LoadedEnvironment, Owner};
+use fleet_store::{FleetStore, LoadedEnvironment, Owner, OwnerKind};
 use protocol::core::Core as _;
 use protocol::fleet::TurnSpec;
 use protocol::parts::{PartPhase, PartSource, PartState};
@@ -212,6 +212,7 @@ fn owner_of(write: &Write) -> Option<Owner> {
         return None;
     };
     Some(Owner {
+        kind: OwnerKind::Vm,
         name: guest.trim_start_matches("vm-").to_owned(),
         uid: "0000".to_owned(),
     })

@@ -27,7 +27,7 @@ pub(super) fn decide(
     };
     let part = match &guest.observed {
         Observed::Unmanaged(reason) => return released(reason),
-        Observed::Unreachable => return unread("its runner does not answer"),
+        Observed::Unreachable => return unread("its runner or its node does not answer"),
         Observed::Silent => return unread("its daemon does not answer"),
         Observed::Seen(part) => &part.state,
     };
