@@ -223,6 +223,11 @@ fleet fleet/shell/src/look.rs virtualmachines list
 fleet fleet/shell/src/look.rs namespaces list
 fleet fleet/shell/src/look.rs nodes list
 fleet fleet/shell/src/look.rs pods list
+fleet fleet/shell/src/nodes/daemon_set.rs daemonsets/autoscaler-agent get update
+fleet fleet/shell/src/nodes/orders.rs pods delete
+fleet fleet/shell/src/nodes/agents.rs configmaps list
+fleet agent/src/shell/schedule.rs configmaps create patch
+fleet agent/src/shell/schedule.rs nodes get
 fleet fleet/shell/src/runners/pods.rs secrets get
 fleet fleet/shell/src/moves/orders.rs virtualmachines get patch use-privileged
 fleet fleet/shell/src/moves/look.rs virtualmachinemigrations list

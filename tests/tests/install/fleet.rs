@@ -23,12 +23,19 @@ fn fleet_is_installed_by_one_switch_and_changes_nothing_without_it() {
     assert!(!usual.contains("name: bellows-fleet\n"), "it is off");
 
     let wanted: BTreeMap<Key, Value> = plainly(kit.plain("fleet"));
-    assert_eq!(wanted.len(), 9, "{:?}", wanted.keys());
+    assert_eq!(wanted.len(), 13, "{:?}", wanted.keys());
     let mut made = plainly(kit.chart(&["fleet.enabled=true"]));
     for (key, object) in &wanted {
         assert_eq!(made.remove(key).as_ref(), Some(object), "{key:?}");
     }
-    assert_eq!(made, plainly(kit.chart(&[])), "all else stays");
+    let mut others = plainly(kit.chart(&[]));
+    // A new template of agents restarts no pod by itself.
+    let agents = key("DaemonSet", SYSTEM, "autoscaler-agent");
+    let by_fleet = plainly(kit.plain("agent-by-fleet"));
+    others.insert(agents.clone(), by_fleet[&agents].clone());
+    assert_eq!(made, others, "all else stays");
+    let strategy = &made[&agents]["spec"]["updateStrategy"];
+    assert_eq!(strategy, &json!({"type": "OnDelete"}));
 }
 
 /// Requirement: R26

@@ -79,13 +79,15 @@ fn roles_of_vms_come_with_the_policies_and_these_name_our_accounts() {
     let Some(kit) = Kit::find(test) else {
         return;
     };
-    let made = kit.chart(&[r#"controller={"namespace":"vms"}"#]);
+    let made = kit.chart(&[r#"controller={"namespace":"vms"}"#, "fleet.enabled=true"]);
     let role = key("ClusterRole", "", "neonvm-virtualmachine-editor-role");
     assert!(made.contains_key(&role));
     let names = [
         "bellows-agent",
+        "bellows-agent-schedule",
         "bellows-controller-secrets",
         "bellows-fleet-deletion",
+        "bellows-fleet-pods",
         "bellows-policy-revisions",
         "bellows-scheduler",
         "bellows-vm-privileged-members",

@@ -36,6 +36,7 @@ its containers and pods; `config`: what its pods must be started anew for when i
 {{- $_ := set $hook.clientConfig.service "namespace" $.namespace }}
 {{- end }}
 {{- if has $object.kind (list "Deployment" "DaemonSet") }}
+{{- if .values.byFleet }}{{ $_ := set $object.spec "updateStrategy" (dict "type" "OnDelete") }}{{ end }}
 {{- include "bellows.pods" (dict "root" .root "spec" $object.spec "images" .images "values" .values "config" .config) }}
 {{- end }}
 {{- $is_left_out := or (and $is_namespace (eq .namespace .root.Release.Namespace)) (and (eq $object.kind "NetworkPolicy") (not .root.Values.networkPolicy.enabled)) }}
