@@ -2,6 +2,8 @@
 //! channel of signed releases. Guests in pods of two nodes get a monitor while the leader is
 //! killed. A bad monitor stops at its first guest and is taken back.
 
+#[path = "fleet_cluster/agents.rs"]
+mod agents;
 #[path = "fleet_cluster/server.rs"]
 mod server;
 

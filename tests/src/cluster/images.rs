@@ -96,6 +96,38 @@ pub fn pack_ours(dir: &Path) -> Result<Vec<PathBuf>> {
     packed.collect()
 }
 
+/// Packs an agent whose image specification `change` has changed, into `dir`. Returns the archive and
+/// the digest of the image.
+///
+/// # Errors
+///
+/// If an input is missing.
+pub fn pack_agent(
+    name: &str,
+    change: impl FnOnce(&mut Value),
+    dir: &Path,
+) -> Result<(PathBuf, String)> {
+    let stripped = dir.join("programs");
+    std::fs::create_dir_all(&stripped)?;
+    for program in ["autoscaler-agent", "bellows-policy"] {
+        let mut strip = Command::new("strip");
+        strip.arg("-o").arg(stripped.join(program));
+        run(strip.arg(crate::program(program)))?;
+    }
+    let text = std::fs::read_to_string(specification("autoscaler-agent"))?;
+    let mut packed: Value = serde_json::from_str(&text)?;
+    packed["reference"] = format!("docker.io/bellows/{name}:1").into();
+    change(&mut packed);
+    let places = BTreeMap::from([("programs", stripped)]);
+    let archive = pack_as(name, packed.to_string(), &places, dir)?;
+    let mut tar = Command::new("tar");
+    let index = tar.arg("-xOf").arg(&archive).arg("index.json").output()?;
+    let index: Value = serde_json::from_slice(&index.stdout).context("index.json")?;
+    let digest = index["manifests"][0]["digest"].as_str();
+    let digest = digest.with_context(|| index.to_string())?.to_owned();
+    Ok((archive, digest))
+}
+
 /// Builds a guest from a container image, which `bellows image pack` specifies. Packs its disk into
 /// `dir` as the image `docker.io/bellows/NAME:1` of a VM, with the kernel of the runner's image.
 /// Returns the archive.

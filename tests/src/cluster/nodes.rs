@@ -346,6 +346,21 @@ impl Cluster {
         Ok(())
     }
 
+    /// Loads an archive into every node, and names its image by this reference too.
+    ///
+    /// # Errors
+    ///
+    /// If a node does not take it.
+    pub fn load_as(&self, archive: &Path, image: &str, reference: &str) -> Result<()> {
+        for (number, process) in (1..).zip(&self.nodes) {
+            self.load(number, *process, &[archive.to_owned()])?;
+            let mut tag = inside(*process);
+            tag.args(["ctr", "-n", "k8s.io", "images", "tag"]);
+            run(tag.args([image, reference]))?;
+        }
+        Ok(())
+    }
+
     async fn until_ready(&self, name: &str) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.plane.client().await?);
         wait_for(&format!("{name} to be ready"), PATIENCE, || async {

@@ -1,0 +1,237 @@
+//! Agents of two nodes are replaced by the fleet. One says no for a while. An image whose agent ends
+//! at once is taken back.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context as _, Result, ensure};
+use bellows_tests::cluster::{is_ready, nodes_or_skip, pack_agent};
+use bellows_tests::guest_or_skip;
+use protocol::fleet::AgentSchedule;
+use serde_json::{Value, json};
+
+use super::server::Server;
+use super::{CHANNEL, PATIENCE, PORT, ROLLOUT, SYSTEM, World, channel, deployment};
+
+const AGENT: &str = "autoscaler-agent";
+const AGENTS: &str = "agents";
+/// Version that all agents of this build print.
+const GOOD: &str = "0.1.0";
+const BAD: &str = "0.1.1";
+/// Node whose agent says no.
+const HELD: &str = "node-2";
+
+fn environment() -> Value {
+    json!({
+        "apiVersion": "fleet.bellows.dev/v1alpha1",
+        "kind": "FleetEnvironment",
+        "metadata": {"name": AGENTS, "namespace": SYSTEM},
+        "spec": {
+            "part": "agent",
+            "source": {"channel": CHANNEL},
+            "rollout": {
+                "minHealthyPercent": 50, "maxInFlight": 1, "trialSeconds": 20, "retries": 0,
+                "maxFailedPercent": 0,
+            },
+        },
+    })
+}
+
+fn in_system(mut object: Value) -> Value {
+    object["metadata"]["namespace"] = json!(SYSTEM);
+    object
+}
+
+/// An image that all nodes have by its digest.
+fn image(world: &World, name: &str, change: impl FnOnce(&mut Value), dir: &Path) -> Result<String> {
+    let (archive, digest) = pack_agent(name, change, dir)?;
+    let packed = format!("docker.io/bellows/{name}:1");
+    let pinned = format!("docker.io/bellows/{AGENT}@{digest}");
+    world.cluster.load_as(&archive, &packed, &pinned)?;
+    Ok(digest)
+}
+
+impl World {
+    fn release_agent(&self, version: &str, digest: &str) -> Result<()> {
+        let image = format!("agent={digest}");
+        let release = [
+            "release",
+            "--to",
+            version,
+            "--image",
+            &image,
+            "--independent",
+        ];
+        self.publish(&release)?;
+        self.publish(&["promote", "--to", version, "--channel", CHANNEL])
+    }
+
+    fn agents(&self) -> Result<Vec<Value>> {
+        let label = format!("name={AGENT}");
+        let pods = self.get(&["pods", "-n", SYSTEM, "-l", &label])?;
+        Ok(pods["items"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// Whether both nodes have a ready agent, of an image if one is given.
+    fn agents_run(&self, digest: Option<&str>) -> Result<bool> {
+        let pods = self.agents()?;
+        let ready: Vec<&Value> = pods.iter().filter(|pod| is_ready(pod)).collect();
+        let of_image = |pod: &&&Value| {
+            let image = pod["spec"]["containers"][0]["image"].as_str();
+            let wanted = digest.map(|digest| format!("bellows/{AGENT}@{digest}"));
+            wanted.is_none_or(|wanted| image == Some(&wanted))
+        };
+        Ok(ready.iter().filter(of_image).count() == 2)
+    }
+
+    fn say(&self, schedule: &AgentSchedule) -> Result<()> {
+        let text = serde_json::to_string(schedule)?;
+        let patch = json!({"data": {"schedule.json": text}}).to_string();
+        let map = format!("autoscaler-agent-schedule-{HELD}");
+        let words = [
+            "patch",
+            "configmap",
+            &map,
+            "-n",
+            SYSTEM,
+            "--type=merge",
+            "-p",
+            &patch,
+        ];
+        self.kubectl(&words).map(drop)
+    }
+
+    async fn agents_ended(&self, of: impl Fn(&Value) -> bool, state: &str) -> Result<Value> {
+        let what = format!("a deployment of agents that is {state}");
+        let were_both_away = AtomicBool::new(false);
+        let ended = self.until(&what, ROLLOUT, || {
+            let ready = self.agents()?.iter().filter(|pod| is_ready(pod)).count();
+            were_both_away.fetch_or(ready == 0, Ordering::Relaxed);
+            let all = self.get(&["fleetdeployments", "-n", SYSTEM])?;
+            let mut all = all["items"].as_array().into_iter().flatten();
+            let found = all.find(|one| of(one) && one["status"]["state"] == state);
+            Ok(found.cloned())
+        });
+        let ended = ended.await?;
+        let both = were_both_away.load(Ordering::Relaxed);
+        ensure!(!both, "more agents were away than one");
+        Ok(ended)
+    }
+
+    fn explain_agents(&self) -> String {
+        let kinds = "fe,fd,fi,fc,daemonsets,pods,configmaps";
+        let words = ["get", kinds, "-n", SYSTEM, "-o", "yaml"];
+        self.kubectl(&words)
+            .unwrap_or_else(|error| format!("{error:#}"))
+    }
+}
+
+/// Requirement: R23, R24
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_of_two_nodes_are_replaced_and_taken_back() -> Result<()> {
+    let test = "agents_of_two_nodes_are_replaced_and_taken_back";
+    if !guest_or_skip(test) {
+        return Ok(());
+    }
+    let Some((programs, kit)) = nodes_or_skip(test) else {
+        return Ok(());
+    };
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let world = World::start(programs, &kit).await?;
+    let replaced = replace(&world).await;
+    replaced.with_context(|| world.explain_agents())
+}
+
+async fn replace(world: &World) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let mark = dir.path().join("mark");
+    std::fs::write(&mark, "another image")?;
+    let marked = |packed: &mut Value| {
+        let file = json!({"file": {"from": mark, "at": "/etc/mark", "mode": 0o644}});
+        let layers = packed["layers"].as_array_mut();
+        layers
+            .into_iter()
+            .for_each(|layers| layers.push(json!([file])));
+    };
+    let good = image(world, "agent-good", marked, dir.path())?;
+    let ends = |packed: &mut Value| {
+        packed["entrypoint"] = json!(["/usr/bin/autoscaler-agent", "--version"]);
+    };
+    let bad = image(world, "agent-bad", ends, dir.path())?;
+    let folder = bellows_tests::checkout().join("deploy/agent-by-fleet");
+    world.kubectl(&["apply", "-k", &folder.display().to_string()])?;
+    let label = format!("name={AGENT}");
+    world.kubectl(&[
+        "delete",
+        "pods",
+        "-n",
+        SYSTEM,
+        "-l",
+        &label,
+        "--timeout=120s",
+    ])?;
+    world.publish(&["init"])?;
+    world.publish(&["channel", CHANNEL])?;
+    world.release_agent(GOOD, &good)?;
+    let server = Server::start(world.cluster.listen(PORT)?, world.path("releases"))?;
+    world.deploy_fleet(&server.authority).await?;
+    let root = std::fs::read_to_string(world.path("releases/metadata/1.root.json"))?;
+    world.apply(&in_system(channel(&server, &root)))?;
+    world.apply(&environment())?;
+    let revision = format!("{AGENTS}-r1");
+    let is_made = || {
+        Ok(world
+            .get(&["controllerrevision", &revision, "-n", SYSTEM])
+            .ok())
+    };
+    world.until("the first revision", PATIENCE, is_made).await?;
+    let all_run = || Ok(world.agents_run(None)?.then_some(()));
+    world.until("both agents", PATIENCE, all_run).await?;
+    good_image_reaches_both_nodes(world, &revision, &good).await?;
+    bad_image_is_taken_back(world, &bad, &good).await
+}
+
+async fn good_image_reaches_both_nodes(world: &World, revision: &str, good: &str) -> Result<()> {
+    let map = format!("autoscaler-agent-schedule-{HELD}");
+    let said = || Ok(world.get(&["configmap", &map, "-n", SYSTEM]).ok());
+    let map = world
+        .until("the schedule of an agent", PATIENCE, said)
+        .await?;
+    let owner = &map["metadata"]["ownerReferences"][0];
+    ensure!(owner["kind"] == "Node" && owner["name"] == HELD, "{map}");
+    world.say(&AgentSchedule::of(Some("a test holds it")))?;
+    let mut order = in_system(deployment("to-good", revision));
+    order["spec"]["environment"] = json!(AGENTS);
+    world.apply(&order)?;
+    let held = || {
+        let one = world.get(&["fleetdeployment", "to-good", "-n", SYSTEM])?;
+        let gate = &one["status"]["blockedBy"]["gate"];
+        Ok((gate == "restart").then_some(one))
+    };
+    let one = world.until("the gate of the agent", ROLLOUT, held).await?;
+    ensure!(one["status"]["progress"]["done"] == 1, "{one}");
+    world.say(&AgentSchedule::of(None))?;
+    let is_it = |one: &Value| one["metadata"]["name"] == "to-good";
+    world.agents_ended(is_it, "Complete").await?;
+    ensure!(world.agents_run(Some(good))?, "both nodes run the image");
+    let set = world.get(&["daemonset", AGENT, "-n", SYSTEM])?;
+    let image = set["spec"]["template"]["spec"]["containers"][0]["image"].clone();
+    let pinned = format!("bellows/{AGENT}@{good}");
+    ensure!(image == pinned, "{image}: pinned, without a tag");
+    Ok(())
+}
+
+async fn bad_image_is_taken_back(world: &World, bad: &str, good: &str) -> Result<()> {
+    world.release_agent(BAD, bad)?;
+    let of_kind = |kind: &'static str| move |one: &Value| one["spec"]["kind"] == kind;
+    let is_bad = |one: &Value| {
+        let is_second = one["spec"]["revision"] == format!("{AGENTS}-r2");
+        is_second && one["spec"]["kind"] == "User"
+    };
+    let ended = world.agents_ended(is_bad, "Unhealthy").await?;
+    let failed = &ended["status"]["progress"]["failed"];
+    ensure!(*failed == 1, "{ended}: it stopped at its first node");
+    world.agents_ended(of_kind("Rollback"), "Complete").await?;
+    let is_back = || Ok(world.agents_run(Some(good))?.then_some(()));
+    world.until("the image before", PATIENCE, is_back).await
+}
