@@ -25,7 +25,7 @@ struct Options {
 enum Task {
     /// Installs the channel's version if it is due; puts the old one back if the new one fails
     Upgrade,
-    /// Removes the schedule if the channel's version is critical or the monitor ended; installs nothing
+    /// Removes the schedule if the version is critical or the monitor ended; installs nothing
     Check,
     /// Brings the schedule in /run/vm-monitor/schedule into force for the timer of upgrades
     SetSchedule,

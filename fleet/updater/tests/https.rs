@@ -88,7 +88,9 @@ fn serve(config: &Arc<ServerConfig>, mut tcp: std::net::TcpStream, answer: fn(&s
     let _ = stream.write_all(&answer(path));
     stream.conn.send_close_notify();
     let _ = stream.flush();
-    std::thread::sleep(Duration::from_millis(50));
+    // The reader closes first: what is unread at a close makes it a reset.
+    let _ = tcp.set_read_timeout(Some(Duration::from_secs(5)));
+    let _ = std::io::copy(&mut tcp, &mut std::io::sink());
 }
 
 /// Requirements: R05, R06

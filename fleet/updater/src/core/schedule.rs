@@ -1,8 +1,8 @@
 //! Which schedules are sound, and the settings of the timer that follow from one?
 //!
 //! A schedule is 1 to 16 lines of [`MAX_BYTES`] at most. Each is `[DAYS ]*-*-* HOURS:MINUTES:00
-//! ZONE`, as `fleet_core::schedule` renders windows. A user without rights writes it, so this grammar
-//! is the fence before a file of systemd's.
+//! ZONE`, as `fleet_core::schedule` renders windows. A user without rights writes it, so this
+//! grammar is the fence before a file of systemd's.
 
 /// Longest schedule, bytes.
 pub const MAX_BYTES: usize = 512;

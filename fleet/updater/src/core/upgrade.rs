@@ -83,7 +83,7 @@ pub enum Outcome {
     },
     /// No attempt was made, and none will be for this version.
     Refused {
-        /// The version.
+        /// Version that the channel names.
         version: String,
         /// Cause, as a sentence.
         reason: String,
@@ -92,7 +92,7 @@ pub enum Outcome {
     Upgraded {
         /// Version before, if there was one.
         from: Option<String>,
-        /// Version now.
+        /// Version that is installed and runs.
         version: String,
     },
     /// The version was not proven, and the one before is installed again.
@@ -106,7 +106,7 @@ pub enum Outcome {
     },
     /// The attempt failed.
     Failed {
-        /// The version.
+        /// Version that the attempt was to bring.
         version: String,
         /// Cause, as a sentence.
         reason: String,
@@ -137,7 +137,7 @@ enum Step {
     Over,
 }
 
-/// One run.
+/// One run, from the first look to its outcome.
 #[derive(Debug)]
 pub struct Upgrade {
     step: Step,

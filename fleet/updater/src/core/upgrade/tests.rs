@@ -126,7 +126,9 @@ fn dead_masked_hung_and_absent_monitors_are_replaced_by_the_same_version() {
 
 #[test]
 fn package_of_before_is_put_back_after_each_failure_of_the_new_one() {
-    let rows: [(Option<&str>, fn(u64) -> Health); 5] = [
+    /// Health of the new monitor at a second of its proof.
+    type HealthAt = fn(u64) -> Health;
+    let rows: [(Option<&str>, HealthAt); 5] = [
         (Some("Install"), |_| HEALTHY),
         (Some("Start"), |_| HEALTHY),
         (None, |_| DEAD),
