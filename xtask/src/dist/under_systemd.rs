@@ -59,14 +59,13 @@ pub(super) fn parts() -> Result<Parts, String> {
     })
 }
 
-/// The root of a machine with the package installed, and what looks at it enabled.
-pub(super) fn root(parts: &Parts, look: &str, folder: &Path) -> PathBuf {
+/// The root of a machine with a package of the monitor installed, and what looks at it enabled.
+pub(super) fn root(parts: &Parts, package: &Path, look: &str, folder: &Path) -> PathBuf {
     let root = folder.join("root");
     let run = |command: &mut Command| shell::output(command).expect("it runs");
     run(Command::new("cp").arg("-a").arg(&parts.debian).arg(&root));
-    let package = monitor::package(&parts.monitor, &shell::root(), folder).expect("a package");
     run(Command::new("cp")
-        .arg(&package)
+        .arg(package)
         .arg(root.join("package.deb")));
     put(&root, "etc/default/vm-monitor", SETTINGS.as_bytes(), 0o600).expect("written");
     put(&root, "usr/local/bin/look", look.as_bytes(), 0o755).expect("written");
@@ -162,7 +161,8 @@ fn the_package_runs_under_systemd() {
         Err(what) => return skip(TEST, Missing::Guest, &what),
     };
     let folder = tempfile::tempdir().expect("a folder");
-    let root = root(&parts, LOOK, folder.path());
+    let package = monitor::package(&parts.monitor, &shell::root(), folder.path());
+    let root = root(&parts, &package.expect("a package"), LOOK, folder.path());
     let disk = disk(&root, folder.path());
     let said = boot(&parts, &disk, folder.path(), PATIENCE_S);
     let looks: Vec<&str> = said

@@ -26,6 +26,16 @@ const CONFFILES: &str = "/etc/bellows/updater.toml\n";
 
 /// The package of a static `bellows-updater`; returns its path.
 pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<PathBuf> {
+    versioned(env!("CARGO_PKG_VERSION"), program, checkout, out)
+}
+
+/// The package under another version than the workspace's.
+pub(super) fn versioned(
+    version: &str,
+    program: &Path,
+    checkout: &Path,
+    out: &Path,
+) -> Result<PathBuf> {
     let read =
         |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let dist = |name: &str| read(&checkout.join("fleet/updater/dist").join(name));
@@ -63,7 +73,7 @@ pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<Pat
     }
     Deb {
         name: "bellows-updater",
-        version: env!("CARGO_PKG_VERSION"),
+        version,
         relations: "Depends: vm-monitor, systemd, apt\nRecommends: ca-certificates, tzdata",
         description: DESCRIPTION,
         files,

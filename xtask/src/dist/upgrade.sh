@@ -5,7 +5,7 @@ say() { echo "LOOK $*"; }
 drop_in=/run/systemd/system/bellows-upgrade.timer.d/10-window.conf
 channel=/srv/releases/v1/stable
 show() { systemctl show vm-monitor --value --property "$1"; }
-version() { dpkg-query --show --showformat='${Version}' vm-monitor; }
+version() { dpkg-query --show --showformat='${Version}' "${1:-vm-monitor}"; }
 
 # Waits for a state, at most a minute.
 await() {
@@ -45,7 +45,28 @@ upgrade() {
         "version $(version) unit $(show UnitFileState) $(show ActiveState)"
 }
 
+starts() { wc -l < /run/starts; }
+settings() { cat /etc/default/vm-monitor /etc/bellows/updater.toml /etc/apt/sources.list.d/bellows.sources | md5sum | cut -c -32; }
+other() { systemctl show other --value --property MainPID; }
+apt() {
+    apt-get --quiet=2 --yes --option Dir::Etc::sourceparts=- \
+        --option Dir::Etc::sourcelist=/etc/apt/sources.list.d/bellows.sources "$@"
+}
+equal() { [ "$1" = "$2" ] && echo yes; }
+
+# Both packages are of an older version.
 await runs
+systemd-run --quiet --unit other sleep infinity
+first=$(starts) kept=$(settings) pid=$(other)
+export DEBIAN_FRONTEND=noninteractive
+apt update && apt install vm-monitor=0.1.0 bellows-updater=0.1.0
+say "apt $?: monitor $(version) updater $(version bellows-updater)"
+await runs
+say "one more start: $(equal $((first + 1)) "$(starts)")," \
+    "of the new program: $(cmp -s "/proc/$(show MainPID)/exe" /usr/bin/vm-monitor && echo yes)"
+say "settings kept: $(equal "$kept" "$(settings)"), other service untouched: $(equal "$pid" "$(other)")," \
+    "timers $(systemctl is-active bellows-upgrade.timer bellows-upgrade-check.timer bellows-schedule.path | xargs)"
+
 say "times without a schedule: $(times)"
 schedule && say "times with a schedule: $(times)"
 say "drop-in of mode $(stat -c %a "$drop_in"): $(tr '\n' '|' < "$drop_in")"
@@ -55,7 +76,7 @@ await systemctl is-failed bellows-schedule.service
 say "injection: drop-in has $(grep -c Unit "$drop_in") units"
 systemctl reset-failed bellows-schedule.service
 
-for signal in STOP SEGV KILL; do
+for signal in STOP ABRT KILL; do
     schedule || continue
     if [ "$signal" = STOP ]; then systemctl stop vm-monitor; else kill -"$signal" "$(show MainPID)"; fi
     await absent "$drop_in" && say "$signal clears the schedule"

@@ -1,5 +1,6 @@
-//! The updater installed in a Debian with systemd, booted as a guest: whether it brings the version
-//! of its channel from a suite, mends a monitor, and puts back what fails.
+//! The updater installed in a Debian with systemd, booted as a guest: whether apt upgrades both
+//! packages, and whether the updater brings the version of its channel from a suite, mends a
+//! monitor, and puts back what fails.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,16 +14,21 @@ use super::{monitor, suite, updater};
 use crate::shell;
 
 const TEST: &str = "updater_brings_mends_and_puts_back_the_monitor_under_systemd";
+/// Version of the packages in the guest when it boots.
+const OLD: &str = "0.0.9";
 /// Longest life of the guest. Each of seven proofs takes 20 s, and one fails after 120 s.
 const PATIENCE_S: &str = "1200";
 const SETTINGS: &str = "enabled = true\nbase_url = \"file:/srv/releases\"\nchannel = \"stable\"\n\
                         page = \"127.0.0.1:9100\"\n";
 const SOURCE: &str =
     "Types: deb\nURIs: file:/srv/suite\nSuites: ./\nSigned-By: /srv/suite/suite.pgp\n";
+/// Counts the starts of the monitor.
+const STARTS: &str = "[Service]\nExecStartPre=+/bin/sh -c 'echo >> /run/starts'\n";
 const LOOK: &str = include_str!("upgrade.sh");
 
-/// Writes a suite of the versions 0.1.0, 0.1.1 and 0.1.2, of which the last ends at once.
-fn suite(parts: &Parts, folder: &Path) -> PathBuf {
+/// Writes a suite of the updater 0.1.0 and the monitors 0.1.0, 0.1.1 and 0.1.2, of which the last
+/// ends at once.
+fn suite(parts: &Parts, updater: &Path, folder: &Path) -> PathBuf {
     let suite = folder.join("suite");
     let bad = folder.join("bad");
     fs::write(&bad, "#!/bin/sh\nexit 1\n").expect("written");
@@ -35,15 +41,29 @@ fn suite(parts: &Parts, folder: &Path) -> PathBuf {
         let package = monitor::versioned(version, program, &shell::root(), &suite);
         package.expect("a package")
     });
-    suite::sign(&suite, &packages);
+    let updater = updater::versioned("0.1.0", updater, &shell::root(), &suite);
+    let updater = updater.expect("a package");
+    suite::sign(&suite, &[packages.as_slice(), &[updater]].concat());
     suite
 }
 
-/// The root of a machine with both packages installed, the suite and the channel.
+/// A copy of a program that runs as it does, and has another checksum.
+fn older(program: &Path, folder: &Path) -> PathBuf {
+    let older = folder.join("older");
+    let mut bytes = fs::read(program).expect("a program");
+    bytes.extend(b"older");
+    fs::write(&older, bytes).expect("written");
+    older
+}
+
+/// The root of a machine with both packages installed in their older version, the suite and the
+/// channel.
 fn root(parts: &Parts, program: &Path, folder: &Path) -> PathBuf {
-    let root = under_systemd::root(parts, LOOK, folder);
+    let monitor = older(&parts.monitor, folder);
+    let package = monitor::versioned(OLD, &monitor, &shell::root(), folder).expect("a package");
+    let root = under_systemd::root(parts, &package, LOOK, folder);
     let run = |command: &mut Command| shell::output(command).expect("it runs");
-    let package = updater::package(program, &shell::root(), folder).expect("a package");
+    let package = updater::versioned(OLD, program, &shell::root(), folder).expect("a package");
     run(Command::new("cp")
         .arg(&package)
         .arg(root.join("updater.deb")));
@@ -53,11 +73,15 @@ fn root(parts: &Parts, program: &Path, folder: &Path) -> PathBuf {
     fs::create_dir_all(root.join("srv/releases/v1/stable")).expect("a folder");
     run(Command::new("cp")
         .arg("-r")
-        .arg(suite(parts, folder))
+        .arg(suite(parts, program, folder))
         .arg(root.join("srv/suite")));
     for (name, content) in [
         ("etc/bellows/updater.toml", SETTINGS),
         ("etc/apt/sources.list.d/bellows.sources", SOURCE),
+        (
+            "etc/systemd/system/vm-monitor.service.d/90-starts.conf",
+            STARTS,
+        ),
     ] {
         put(&root, name, content.as_bytes(), 0o644).expect("written");
     }
@@ -93,12 +117,15 @@ fn updater_brings_mends_and_puts_back_the_monitor_under_systemd() {
 
 /// Exit status 75 is a failed attempt, 0 every other end.
 const EXPECTED: &str = "\
+apt 0: monitor 0.1.0 updater 0.1.0
+one more start: yes, of the new program: yes
+settings kept: yes, other service untouched: yes, timers active active active
 times without a schedule: OnBootUSec OnUnitInactiveUSec 
 times with a schedule: OnCalendar 
 drop-in of mode 644: [Timer]|OnBootSec=|OnCalendar=Sat,Sun *-*-* 02,03:00/20:00 UTC|RandomizedDelaySec=60|
 injection: drop-in has 0 units
 STOP clears the schedule
-SEGV clears the schedule
+ABRT clears the schedule
 KILL clears the schedule
 not critical: schedule kept
 critical: schedule removed, version 0.1.0, times OnBootUSec OnUnitInactiveUSec 
