@@ -32,6 +32,7 @@ mod servers;
 mod state;
 mod supervisor;
 mod token;
+mod vm_feed;
 mod vm_metrics;
 mod vm_object;
 mod vms;

@@ -6,9 +6,11 @@ mod peers;
 use std::sync::atomic::Ordering;
 
 use peers::{Seen, World, position, units, until};
+use protocol::fleet::KEY_SCHEDULE;
 use protocol::monitor::{Allocation, MonitorBody, MonitorFrame};
 use protocol::monitor_v2::{
-    AskReason, GuestMetrics, MachineGauges, MonitorBodyV2, MonitorFrameV2, UpscaleDetails, Urgency,
+    AskReason, GuestMetrics, MachineGauges, MonitorBodyV2, MonitorFrameV2, SYSTEMD_TIMER,
+    ScheduleRequest, UpscaleDetails, Urgency,
 };
 use protocol::units::Resources;
 use serde_json::json;
@@ -73,7 +75,8 @@ async fn first_frame_has_capabilities_and_an_upscale_request_is_granted_whole() 
             "refusal_details",
             "refusal_again",
             "observed",
-            "metrics=1000"
+            "metrics=1000",
+            "schedule"
         ],
         "metrics as often as they would be scraped"
     );
@@ -84,6 +87,47 @@ async fn first_frame_has_capabilities_and_an_upscale_request_is_granted_whole() 
         !all.iter().any(|seen| matches!(seen, Seen::Complaint(_))),
         "{all:#?}"
     );
+    world.stop().await;
+}
+
+/// Requirements: R19, R20
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn monitor_gets_the_schedule_of_the_vms_annotation_as_it_is_now() {
+    let mut world = World::new().await;
+    world.guest.manners.speaks_v2.store(true, Ordering::Relaxed);
+    world.start_connected().await;
+    let ask = |id, kind: &str| {
+        let (version, kind) = ("1.2.3".to_owned(), kind.to_owned());
+        let body = MonitorBodyV2::ScheduleRequest(ScheduleRequest { version, kind });
+        MonitorFrameV2 { body, id }.encode()
+    };
+    world.guest.say_raw(&ask(3, SYSTEMD_TIMER));
+    let answered = world.trace.until("a schedule", |all| {
+        all.iter().find_map(|seen| match seen {
+            Seen::Schedule(id, spec) => Some((*id, spec.clone())),
+            _ => None,
+        })
+    });
+    let none = (3, String::new());
+    assert_eq!(answered.await, none, "the VM has no annotation");
+    let spec = "Sat,Sun *-*-* 02,03:00/20:00 Europe/Berlin";
+    world.api.change_vm("vm", |vm| {
+        vm["metadata"]["annotations"] = json!({ KEY_SCHEDULE: spec });
+    });
+    let seen = Seen::Schedule(5, spec.to_owned());
+    until("the agent's watch has brought the annotation", || {
+        world.guest.say_raw(&ask(5, SYSTEMD_TIMER));
+        world.trace.all().contains(&seen)
+    })
+    .await;
+    world.guest.say_raw(&ask(1001, "kube-controller"));
+    let complaint = world.trace.until("the agent refuses", |all| {
+        all.iter().find_map(|seen| match seen {
+            Seen::Complaint(text) => Some(text.clone()),
+            _ => None,
+        })
+    });
+    assert!(complaint.await.contains(SYSTEMD_TIMER));
     world.stop().await;
 }
 

@@ -50,4 +50,4 @@ pub use selector::{Expression, Operator, Selector};
 pub use texts::{
     CHANNEL_TEXT_BYTES, channel_critical, channel_version, check_channel_name, check_version,
 };
-pub use window::{Blackout, Day, KEY_WINDOWS, Window, is_time_zone};
+pub use window::{Blackout, Day, KEY_SCHEDULE, KEY_WINDOWS, Window, is_time_zone};

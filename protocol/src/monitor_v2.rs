@@ -13,6 +13,7 @@
 //! | `refusal_again` | `again_ms` in a refused `DownscaleResult` |
 //! | `observed` | `observed` in an `UpscaleConfirmation`, which then waits until the guest sees the size, or for [`OBSERVE_LIMIT`] |
 //! | `metrics=MS` | a `Metrics` frame every so many milliseconds, and right after a growth |
+//! | `schedule` | a `ScheduleRequest`, which the agent answers by a `Schedule` |
 
 mod capabilities;
 mod codec;
@@ -31,6 +32,12 @@ pub const AGAIN_LIMIT: Span = Span::from_secs(60);
 pub const NAMES_LIMIT: usize = 64;
 /// Longest name, bytes. A longer one is not read.
 pub const NAME_LIMIT_BYTES: usize = 64;
+/// Longest text of a schedule, bytes.
+pub const SCHEDULE_LIMIT_BYTES: usize = 512;
+/// Shortest and longest time between two requests for a schedule, seconds.
+pub const SCHEDULE_PERIODS_S: (u64, u64) = (60, 6 * 60 * 60);
+/// Kind of the schedules that systemd reads: lines for `OnCalendar=`.
+pub const SYSTEMD_TIMER: &str = "systemd-timer";
 /// Shortest and longest period of pushed metrics.
 pub const METRICS_PERIODS: (Span, Span) = (Span::from_millis(500), Span::from_secs(60));
 
@@ -60,6 +67,8 @@ pub struct Capabilities {
     pub observed: bool,
     /// Capability `metrics=MS`: period of pushed metrics. `None`: none are pushed.
     pub metrics: Option<Span>,
+    /// Capability `schedule`: requests of the monitor for the schedule of its upgrades.
+    pub schedule: bool,
 }
 
 /// Causes of an upscale request.
@@ -284,6 +293,25 @@ pub struct GuestMetrics {
     pub guest: Option<Allocation>,
 }
 
+/// A `ScheduleRequest`: the monitor asks when it may be upgraded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScheduleRequest {
+    /// Version of the monitor.
+    pub version: String,
+    /// Kind of the schedule, such as [`SYSTEMD_TIMER`].
+    pub kind: String,
+}
+
+/// A `Schedule`: the answer to a [`ScheduleRequest`], under its id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Schedule {
+    /// The schedule in the form of its kind, at most [`SCHEDULE_LIMIT_BYTES`]. The link does not
+    /// read it. Empty: there is none.
+    pub spec: String,
+    /// Seconds until the monitor asks again. It keeps them within [`SCHEDULE_PERIODS_S`].
+    pub valid_s: u64,
+}
+
 /// Body of a frame from the agent in v2.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AgentBodyV2 {
@@ -294,6 +322,8 @@ pub enum AgentBodyV2 {
         /// Names of capabilities. Unknown names may be among them.
         names: Vec<String>,
     },
+    /// The answer to a request for a schedule.
+    Schedule(Schedule),
 }
 
 impl From<AgentBody> for AgentBodyV2 {
@@ -332,6 +362,8 @@ pub enum MonitorBodyV2 {
     },
     /// Pushed metrics. The agent never answers them.
     Metrics(Box<GuestMetrics>),
+    /// A request for the schedule of upgrades.
+    ScheduleRequest(ScheduleRequest),
 }
 
 /// A frame from the monitor in v2.
@@ -354,6 +386,7 @@ impl MonitorBodyV2 {
             Self::Refused(_) => "DownscaleResult",
             Self::Confirmed { .. } => "UpscaleConfirmation",
             Self::Metrics(_) => "Metrics",
+            Self::ScheduleRequest(_) => "ScheduleRequest",
         }
     }
 }
@@ -365,6 +398,7 @@ impl AgentBodyV2 {
         match self {
             Self::Plain(body) => body.wire_type(),
             Self::Capabilities { .. } => "Capabilities",
+            Self::Schedule(_) => "Schedule",
         }
     }
 }

@@ -12,7 +12,8 @@ use protocol::monitor::{
 use protocol::monitor_v2::{
     AGAIN_LIMIT, AgentBodyV2, AgentFrameV2, AskReason, Capabilities, GroupGauges, GuestMetrics,
     MachineGauges, MonitorBodyV2, MonitorFrameV2, NAME_LIMIT_BYTES, NAMES_LIMIT, RefusalReason,
-    Refused, Stalls, UpscaleDetails, Urgency,
+    Refused, SCHEDULE_LIMIT_BYTES, SYSTEMD_TIMER, Schedule, ScheduleRequest, Stalls,
+    UpscaleDetails, Urgency,
 };
 use protocol::time::Span;
 
@@ -46,15 +47,31 @@ fn all_names() -> Vec<String> {
     Capabilities::all(Span::from_secs(5)).names()
 }
 
+/// Names of before the capability `schedule`.
+fn names_without_schedule() -> Vec<String> {
+    let capabilities = Capabilities {
+        schedule: false,
+        ..Capabilities::all(Span::from_secs(5))
+    };
+    capabilities.names()
+}
+
 fn agent_goldens() -> Vec<(&'static str, AgentFrameV2)> {
     let target = size(0.5, 2 << 30);
-    let names = all_names();
     let frame = |id, body| AgentFrameV2 { body, id };
+    let capabilities = |names| frame(2, AgentBodyV2::Capabilities { names });
+    let schedule = |id, spec: &str| {
+        let (spec, valid_s) = (spec.to_owned(), 21_600);
+        frame(id, AgentBodyV2::Schedule(Schedule { spec, valid_s }))
+    };
     vec![
+        ("agent_capabilities", capabilities(names_without_schedule())),
+        ("agent_capabilities_schedule", capabilities(all_names())),
         (
-            "agent_capabilities",
-            frame(2, AgentBodyV2::Capabilities { names }),
+            "agent_schedule",
+            schedule(3, "Sat,Sun *-*-* 02,03:00/20:00 Europe/Berlin"),
         ),
+        ("agent_schedule_none", schedule(5, "")),
         (
             "agent_downscale_request",
             frame(
@@ -119,9 +136,19 @@ fn monitor_goldens() -> Vec<(&'static str, MonitorFrameV2)> {
     };
     let wanted = Some(size(2.0, 4 << 30));
     let observed = size(2.0, 8_253_865_984);
-    let names = all_names();
+    let capabilities = |names| Body::Capabilities { names };
+    let schedule_request = ScheduleRequest {
+        version: "1.2.3".to_owned(),
+        kind: SYSTEMD_TIMER.to_owned(),
+    };
     let frames = [
-        ("capabilities", 2, Body::Capabilities { names }),
+        ("capabilities", 2, capabilities(names_without_schedule())),
+        ("capabilities_schedule", 2, capabilities(all_names())),
+        (
+            "schedule_request",
+            3,
+            Body::ScheduleRequest(schedule_request),
+        ),
         ("capabilities_none", 2, Body::Capabilities { names: vec![] }),
         (
             "upscale_request",
@@ -217,6 +244,34 @@ fn time_to_ask_again_is_whole_milliseconds_within_its_limit() {
     assert!(MonitorFrameV2::decode(&wrong).is_err());
 }
 
+/// Requirement: R19
+#[test]
+fn schedule_without_a_member_or_past_its_limit_is_refused() {
+    let text = golden("agent_schedule");
+    let long = "x".repeat(SCHEDULE_LIMIT_BYTES + 1);
+    let refused = [
+        text.replace("spec", "other"),
+        text.replace("valid_s", "other"),
+        text.replace("21600", "-1"),
+        text.replace("Europe/Berlin", &long),
+        text.replace("content", "other"),
+    ];
+    for text in refused {
+        let error = AgentFrameV2::decode(&text).expect_err(&text);
+        assert_eq!((error.id, error.kind), (3, FrameErrorKind::BadContent));
+    }
+    let text = golden("monitor_schedule_request");
+    for (part, other) in [
+        ("1.2.3", long.as_str()),
+        ("systemd-timer", &long),
+        ("kind", "other"),
+    ] {
+        let text = text.replace(part, other);
+        let error = MonitorFrameV2::decode(&text).expect_err(&text);
+        assert_eq!((error.id, error.kind), (3, FrameErrorKind::BadContent));
+    }
+}
+
 #[test]
 fn every_golden_file_is_used() {
     let mut used: BTreeSet<String> = ["handshake_range", "handshake_version"]
@@ -234,13 +289,15 @@ fn an_agent_of_v1_reads_every_frame_that_v1_has() {
     for (name, frame) in monitor_goldens() {
         let is_new = matches!(
             frame.body,
-            MonitorBodyV2::Capabilities { .. } | MonitorBodyV2::Metrics(_)
+            MonitorBodyV2::Capabilities { .. }
+                | MonitorBodyV2::Metrics(_)
+                | MonitorBodyV2::ScheduleRequest(_)
         );
         let read = MonitorFrame::decode(&frame.encode());
         assert_eq!(read.is_ok(), !is_new, "{name}: {read:?}");
     }
     for (name, frame) in agent_goldens() {
-        let is_new = matches!(frame.body, AgentBodyV2::Capabilities { .. });
+        let is_new = !matches!(frame.body, AgentBodyV2::Plain(_));
         assert_eq!(
             AgentFrame::decode(&frame.encode()).is_ok(),
             !is_new,
@@ -404,6 +461,13 @@ fn any_body() -> impl Strategy<Value = MonitorBodyV2> {
                 })
             }),
         any_size().prop_map(|observed| MonitorBodyV2::Confirmed { observed }),
+        (
+            ".{0,20}".prop_filter("short", |n| n.len() <= 64),
+            "[a-z-]{0,20}"
+        )
+            .prop_map(
+                |(version, kind)| MonitorBodyV2::ScheduleRequest(ScheduleRequest { version, kind })
+            ),
         prop::collection::vec(".{0,20}".prop_filter("short", |n| n.len() <= 64), 0..5)
             .prop_map(|names| MonitorBodyV2::Capabilities { names }),
     ]
@@ -424,8 +488,8 @@ proptest! {
 
     #[test]
     fn n38_reading_json_never_panics(
-        kind in "(Capabilities|Metrics|UpscaleRequest|DownscaleResult|UpscaleConfirmation)",
-        members in "(\"(names|reason|wanted|observed|smallest|cgroup|Ok|load1)\":[0-9a-z\\[\\]{}\",:.-]{0,12},){0,4}",
+        kind in "(Capabilities|Metrics|UpscaleRequest|DownscaleResult|UpscaleConfirmation|ScheduleRequest|Schedule)",
+        members in "(\"(content|version|kind|names|reason|wanted|observed|smallest|cgroup|Ok|load1)\":[0-9a-z\\[\\]{}\",:.-]{0,12},){0,4}",
         id in any::<i64>(),
     ) {
         let text = format!(r#"{{"type":"{kind}",{members}"id":{id}}}"#);

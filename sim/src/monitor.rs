@@ -43,6 +43,7 @@ impl GuestMonitor {
             hooks: false,
             estimates: false,
             squeezes: false,
+            asks_schedule: false,
             exit_when_alone: None,
         };
         Self {
@@ -117,6 +118,7 @@ impl GuestMonitor {
             | Action::SendV2 { .. }
             | Action::Gauge
             | Action::Squeeze { .. }
+            | Action::WriteSchedule { .. }
             | Action::EndAlone { .. }
             | Action::Reclaim { .. } => return None,
         };

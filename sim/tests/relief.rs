@@ -97,6 +97,7 @@ fn monitor() -> Monitor {
         hooks: false,
         estimates: false,
         squeezes: false,
+        asks_schedule: false,
         exit_when_alone: None,
     })
 }

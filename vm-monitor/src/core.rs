@@ -58,6 +58,8 @@ pub mod process_files;
 mod requests;
 pub mod runnable;
 mod sampling;
+mod schedule;
+mod scheduling;
 mod session;
 pub mod setup;
 pub mod squeeze;
@@ -90,6 +92,7 @@ use handshake::HandshakeFailure;
 use jobs::{Growth, Job, Request, Weighing};
 use memory::Window;
 use pressure::{Refaults, Stalled};
+use schedule::ScheduleRequests;
 use session::Session;
 use watch::{Peak, Watch};
 use working_set::Estimator;
@@ -106,6 +109,7 @@ pub struct Monitor {
     setup: Setup,
     session: Option<Session>,
     alone: Alone,
+    schedule: ScheduleRequests,
     window: Window,
     threshold: Option<Bytes>,
     total: Option<Bytes>,
@@ -152,6 +156,7 @@ impl Monitor {
             setup,
             session: None,
             alone: Alone::default(),
+            schedule: ScheduleRequests::default(),
             window: Window::default(),
             threshold: None,
             total: None,
@@ -217,6 +222,7 @@ impl Core for Monitor {
             Event::HooksDone { operation, outcome } => self.hooks_done(now, operation, outcome),
             Event::Observed(seen) => self.observed(now, seen),
             Event::Measured(metrics) => self.measured(*metrics),
+            Event::ScheduleWritten { is_written } => self.schedule_written(now, is_written),
             Event::CacheSet { operation, outcome } => self.cache_set(now, operation, outcome),
         }
         self.start_next_job(now);
@@ -225,6 +231,9 @@ impl Core for Monitor {
     fn poll_action(&mut self, now: Timestamp) -> Option<Action> {
         self.end_overdue_squeeze(now);
         if let Some(action) = self.outbox.pop_front() {
+            return Some(action);
+        }
+        if let Some(action) = self.poll_schedule(now) {
             return Some(action);
         }
         if let Some(action) = self.poll_v2(now) {
@@ -247,6 +256,7 @@ impl Core for Monitor {
             self.deadline_v2(),
             self.estimate_at(),
             self.squeeze_until(),
+            self.schedule_at(),
             self.end_alone_at(),
         ];
         times.into_iter().flatten().min()

@@ -164,8 +164,8 @@ pub enum RunError {
     /// The kernel gives us no timer.
     #[error("cannot use a timer")]
     Timer(#[source] io::Error),
-    /// No agent has dialled for as long as `--exit-when-alone` says.
-    #[error("no agent for {} s", .0.as_millis() / 1000)]
+    /// No agent has dialled, or none has had a schedule, for as long as `--exit-when-alone` says.
+    #[error("no agent for {} s, or none with a schedule", .0.as_millis() / 1000)]
     Alone(Span),
 }
 

@@ -24,6 +24,7 @@ pub mod reclaim;
 pub mod render;
 pub mod render_pressure;
 pub mod runnable;
+mod schedule;
 pub mod self_test;
 #[cfg(feature = "tls")]
 pub mod tls;

@@ -2,10 +2,14 @@
 
 mod harness;
 
-use harness::{Agent, GIB, Guest, MIB, soon};
+use harness::{Agent, Files, GIB, Guest, MIB, soon};
 use protocol::monitor::{AgentBody, Allocation, MonitorBody};
-use protocol::monitor_v2::{Capabilities, MonitorBodyV2, RefusalReason};
+use protocol::monitor_v2::{
+    AgentBodyV2, AgentFrameV2, Capabilities, MonitorBodyV2, RefusalReason, SYSTEMD_TIMER, Schedule,
+};
+use protocol::release::RELEASE;
 use protocol::time::Span;
+use vm_monitor::Config;
 
 fn all() -> Capabilities {
     Capabilities::all(Span::from_millis(500))
@@ -29,6 +33,48 @@ async fn n30_a_request_carries_its_reason_and_the_size_wanted() {
         "{wanted:?}"
     );
     assert!(asked.urgency.is_some());
+    guest.stop().await;
+}
+
+/// Requirements: R19, R20
+#[tokio::test]
+async fn schedule_of_the_agent_is_written_to_its_file_and_stays_over_a_cut() {
+    let files = Files::new();
+    let path = files.proc_root().with_file_name("schedule");
+    let config = Config {
+        schedule: Some(path.clone()),
+        ..files.config()
+    };
+    let guest = Guest::with(files, config).await;
+    let capabilities = Capabilities {
+        schedule: true,
+        ..Capabilities::default()
+    };
+    let mut agent = Agent::connect_v2(guest.addr, capabilities).await;
+    let first = agent.frame_v2().await;
+    let MonitorBodyV2::ScheduleRequest(request) = first.body else {
+        panic!("{first:?}");
+    };
+    assert_eq!(request.version, RELEASE);
+    assert_eq!(request.kind, SYSTEMD_TIMER);
+    let schedule = |spec: &str, id| {
+        let (spec, valid_s) = (spec.to_owned(), 21_600);
+        let body = AgentBodyV2::Schedule(Schedule { spec, valid_s });
+        AgentFrameV2 { body, id }.encode()
+    };
+    let spec = "Sat,Sun *-*-* 02,03:00/20:00 UTC\n*-*-* 04:00:00 UTC";
+    agent.send_text(&schedule(spec, first.id)).await;
+    // What comes next is answered after it.
+    assert!(agent.is_alive().await);
+    assert_eq!(std::fs::read_to_string(&path).expect("written"), spec);
+    drop(agent);
+    let mut agent = Agent::connect_v2(guest.addr, capabilities).await;
+    assert_eq!(std::fs::read_to_string(&path).expect("kept"), spec);
+    let again = agent.frame_v2().await;
+    assert!(matches!(again.body, MonitorBodyV2::ScheduleRequest(_)));
+    agent.send_text(&schedule("", again.id)).await;
+    assert!(agent.is_alive().await);
+    assert!(!path.exists(), "there is no schedule any more");
     guest.stop().await;
 }
 

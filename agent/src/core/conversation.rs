@@ -5,6 +5,7 @@
 //!   our requests, a health check every 5 s --> frames, each with its own id  --> [`Output::Send`]
 //!   frames in --+-- a response with the id of a request     --> [`Output::Done`], once per request
 //!               +-- an upscale request, pushed metrics      --> [`Output::UpscaleRequest`], [`Output::Pushed`]
+//!               +-- a request for a schedule                --> [`Output::ScheduleRequest`]
 //!               +-- anything else                           --> a complaint, or the end
 //! ```
 //!
@@ -28,6 +29,7 @@
 
 pub mod pace;
 mod responses;
+mod schedule;
 #[cfg(test)]
 mod tests;
 
@@ -40,7 +42,7 @@ use protocol::monitor::{
 };
 use protocol::monitor_v2::{
     AgentBodyV2, AgentFrameV2, Capabilities, GuestMetrics, METRICS_PERIODS, MonitorBodyV2,
-    MonitorFrameV2, UpscaleDetails, Urgency,
+    MonitorFrameV2, ScheduleRequest, UpscaleDetails, Urgency,
 };
 use protocol::time::{Span, Timestamp};
 use protocol::units::{Bytes, Resources};
@@ -79,6 +81,15 @@ pub enum Event {
     Ignored,
     /// The stream below has exceeded its byte rate and pauses.
     StreamPaused,
+    /// The VM's annotation for [`Output::ScheduleRequest`] was read.
+    Schedule {
+        /// Id of the monitor's request.
+        id: u64,
+        /// Kind of the schedule that the monitor asks for.
+        kind: String,
+        /// Value of [`protocol::fleet::KEY_SCHEDULE`], if the VM has it.
+        annotation: Option<String>,
+    },
     /// Time has passed: overdue requests end, and a due health check starts.
     Elapsed,
     /// The frame of the request with this id could not be sent.
@@ -105,6 +116,13 @@ pub enum Output {
     UpscaleRequest(Option<UpscaleRequest>),
     /// The monitor pushed metrics.
     Pushed(Box<GuestMetrics>),
+    /// The monitor asks for the schedule of its upgrades; [`Event::Schedule`] brings it.
+    ScheduleRequest {
+        /// Id of the request.
+        id: u64,
+        /// Version and kind.
+        request: ScheduleRequest,
+    },
     /// A frame was malformed or of an unknown type.
     Unreadable,
     /// The monitor complains about an id without an open request.
@@ -390,6 +408,10 @@ impl Conversation {
             MonitorBodyV2::Plain(MonitorBody::UpscaleRequest) => self.upscale_requested(now, None),
             MonitorBodyV2::Asked(asked) => self.upscale_requested(now, Some(asked)),
             MonitorBodyV2::Metrics(metrics) => self.pushed(now, metrics),
+            MonitorBodyV2::ScheduleRequest(request) => {
+                self.outputs
+                    .push_back(Output::ScheduleRequest { id, request });
+            }
             body => {
                 let got = responses::read(body);
                 if self.waiting.contains_key(&id) {
@@ -468,6 +490,11 @@ impl Core for Conversation {
             Event::Text(text) => self.received(now, &text),
             Event::Ignored => self.count(now),
             Event::StreamPaused => self.stream_paused(now),
+            Event::Schedule {
+                id,
+                kind,
+                annotation,
+            } => self.send(schedule::answer(&kind, annotation), id),
             Event::Elapsed => self.elapsed(now),
             Event::Unsent(id) => self.settle(now, id, Err(MonitorRequestError::NotSent)),
             Event::Closed => self.close(),

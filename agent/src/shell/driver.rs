@@ -27,31 +27,20 @@ use super::metrics::{DriverGauge, DriverState};
 use super::monitor::Link;
 use super::monitor::request::LinkRequest;
 use super::patch::vm_resource;
-use super::policy::{PolicyEvent, VmChoice, VmPolicy, next_event};
+use super::policy::{PolicyEvent, VmPolicy, next_event};
 use super::pushed::{Pushed, signals_of, system_of};
 use super::scrape::{Scraper, Source};
 use super::state::{RefusalEntry, StateSlot, text_of};
+use super::vm_feed::VmFeed;
 use super::vm_metrics::VmLabels;
 use crate::core::health::Health;
 use crate::core::journal::Output;
-use crate::core::{Core, Decision, Event, Handoff, SystemMetrics, VmUpdate};
+use crate::core::{Core, Decision, Event, Handoff, SystemMetrics};
 
 /// Upper bound of the random part by which a heartbeat is earlier, milliseconds.
 const TICK_JITTER_MS: u64 = 100;
 /// Time limit for the close frame of the link when the task ends.
 const CLOSE_LIMIT: Duration = Duration::from_millis(500);
-
-/// A state of the VM object in the form of the core.
-#[derive(Debug, Clone)]
-pub(super) struct VmFeed {
-    pub update: VmUpdate,
-    pub endpoint_id: String,
-    pub labels: VmLabels,
-    /// Choice of a policy; `None` where policies are off.
-    pub choice: Option<Box<VmChoice>>,
-    /// When the watch delivered it.
-    pub arrived: Timestamp,
-}
 
 /// One VM's task.
 pub(super) struct Driver {
@@ -258,6 +247,7 @@ impl Driver {
             token: self.subject.monitor_token(ctx.monitor_key.as_ref()),
             clock: ctx.clock,
             metrics: ctx.metrics.clone(),
+            feed: self.feed.clone(),
             inputs: inputs.clone(),
         };
         self.io.spawn(link.run(cancel.clone()));

@@ -30,7 +30,7 @@ use futures::{SinkExt, StreamExt};
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use protocol::monitor::{AGENT_FRAME_LIMIT_BYTES, PATH, Version};
 use protocol::time::Span;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
@@ -41,6 +41,7 @@ use transport::Stream;
 use super::config;
 use super::input::{Input, InputKind};
 use super::metrics::AgentMetrics;
+use super::vm_feed::VmFeed;
 use crate::core::conversation::pace::Backoff;
 use crate::core::conversation::{self, Conversation, HandshakeError, Limits};
 
@@ -70,6 +71,8 @@ pub(super) struct Link {
     pub token: Option<HeaderValue>,
     pub clock: Clock,
     pub metrics: AgentMetrics,
+    /// The VM object.
+    pub feed: watch::Receiver<VmFeed>,
     pub inputs: mpsc::Sender<Input>,
 }
 
@@ -220,6 +223,7 @@ impl Link {
         let mut session = Session {
             clock: self.clock,
             metrics: &self.metrics,
+            feed: &self.feed,
             inputs: &self.inputs,
             generation,
             conversation: Conversation::new(self.clock.now(), version, self.limits()),

@@ -6,6 +6,7 @@ use kube::api::DynamicObject;
 use protocol::annotations::{
     ANNOTATION_BOUNDS, LABEL_ENDPOINT_ID, LABEL_PROJECT_ID, ScalingBounds,
 };
+use protocol::fleet::KEY_SCHEDULE;
 use protocol::permit::NamespacedName;
 use protocol::policy::{KEY_POLICY, LABELS_MAX};
 use protocol::quantity::Quantity;
@@ -13,8 +14,8 @@ use protocol::time::{Timestamp, WallTime};
 use protocol::vm::{VirtualMachine, VmPhase};
 
 use super::context::Subject;
-use super::driver::VmFeed;
 use super::policy::VmChoice;
+use super::vm_feed::VmFeed;
 use super::vm_metrics::{VmFigures, VmLabels};
 use crate::core::revision::StampedRevision;
 use crate::core::vm::{Placement, VmInfo};
@@ -89,6 +90,11 @@ pub(super) fn feed_of(
         },
         endpoint_id: labels.endpoint_id.clone(),
         labels,
+        schedule: vm
+            .metadata
+            .annotations
+            .get(KEY_SCHEDULE)
+            .map(|text| text.as_str().into()),
         choice: None,
         arrived,
     }

@@ -18,11 +18,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::context::{Context, Subject};
-use super::driver::{Driver, VmFeed};
+use super::driver::Driver;
 use super::modes::Modes;
 use super::patch::vm_resource;
 use super::state::{StateHandle, Synced};
 use super::supervisor::Supervisor;
+use super::vm_feed::VmFeed;
 use super::vm_metrics::VmFigures;
 use super::vm_object::{choice_of, feed_of, figures_of, key_of, subject_of, with_info};
 use crate::core::vm::{Ownership, placement};

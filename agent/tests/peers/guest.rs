@@ -318,6 +318,14 @@ impl Guest {
             let body = MonitorBodyV2::Capabilities { names };
             return Some(MonitorFrameV2 { body, id }.encode());
         }
+        if let Ok(AgentFrameV2 {
+            body: AgentBodyV2::Schedule(schedule),
+            id,
+        }) = AgentFrameV2::decode(text)
+        {
+            self.trace.push(Seen::Schedule(id, schedule.spec));
+            return None;
+        }
         let AgentFrame { body, id } = AgentFrame::decode(text).expect("the agent's frames decode");
         if let Some(body) = self.details(&body) {
             return Some(MonitorFrameV2 { body, id }.encode());

@@ -59,6 +59,8 @@ pub enum Seen {
     Complaint(String),
     /// Id and names.
     Capabilities(u64, Vec<String>),
+    /// Id, and the text.
+    Schedule(u64, String),
     Scrape,
 }
 

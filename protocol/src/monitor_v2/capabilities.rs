@@ -13,6 +13,7 @@ impl Capabilities {
             refusal_again: true,
             observed: true,
             metrics: Some(metrics),
+            schedule: true,
         }
     }
 
@@ -27,6 +28,7 @@ impl Capabilities {
                 None if name == "refusal_details" => found.refusal_details = true,
                 None if name == "refusal_again" => found.refusal_again = true,
                 None if name == "observed" => found.observed = true,
+                None if name == "schedule" => found.schedule = true,
                 Some(("metrics", period)) => {
                     let (least, most) = METRICS_PERIODS;
                     let period = period.parse().map(Span::from_millis);
@@ -51,6 +53,9 @@ impl Capabilities {
         let mut names: Vec<String> = named.map(|(_, name)| name.to_owned()).collect();
         if let Some(period) = self.metrics {
             names.push(format!("metrics={}", period.as_millis()));
+        }
+        if self.schedule {
+            names.push("schedule".to_owned());
         }
         names
     }

@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     AGAIN_LIMIT, AgentBodyV2, AgentFrameV2, GuestMetrics, MonitorBodyV2, MonitorFrameV2,
-    NAME_LIMIT_BYTES, NAMES_LIMIT, RefusalReason, Refused, UpscaleDetails,
+    NAME_LIMIT_BYTES, NAMES_LIMIT, RefusalReason, Refused, SCHEDULE_LIMIT_BYTES, Schedule,
+    ScheduleRequest, UpscaleDetails,
 };
 use crate::monitor::codec::{Envelope, envelope, member, text_of};
 use crate::monitor::{
@@ -49,14 +50,22 @@ impl AgentFrameV2 {
                 });
             }
         };
-        let Envelope { kind, id, object } = envelope(text)?;
-        if kind != "Capabilities" {
-            return Err(plain);
-        }
-        let content = object.get("content").and_then(Value::as_object);
-        let none = Map::new();
-        let names = names_of(id, content.unwrap_or(&none))?;
-        let body = AgentBodyV2::Capabilities { names };
+        let Envelope {
+            kind,
+            id,
+            mut object,
+        } = envelope(text)?;
+        let content = match object.remove("content") {
+            Some(Value::Object(content)) => content,
+            _ => Map::new(),
+        };
+        let body = match kind.as_str() {
+            "Capabilities" => AgentBodyV2::Capabilities {
+                names: names_of(id, &content)?,
+            },
+            "Schedule" => AgentBodyV2::Schedule(schedule_of(id, &kind, content)?),
+            _ => return Err(plain),
+        };
         Ok(Self { body, id })
     }
 
@@ -98,6 +107,7 @@ impl MonitorFrameV2 {
                 observed: member(id, &kind, &object, &["observed"])?,
             },
             "Metrics" => MonitorBodyV2::Metrics(whole(id, &kind, object)?),
+            "ScheduleRequest" => MonitorBodyV2::ScheduleRequest(asked_of(id, &kind, object)?),
             _ => {
                 let MonitorFrame { body, id } = MonitorFrame::decode(text)?;
                 let body = MonitorBodyV2::Plain(body);
@@ -119,6 +129,37 @@ fn again(millis: Option<u64>) -> Option<Span> {
     millis.map(|millis| Span::from_millis(millis.min(AGAIN_LIMIT.as_millis())))
 }
 
+/// A schedule that is no longer than its limit.
+fn schedule_of(id: u64, kind: &str, content: Map<String, Value>) -> Result<Schedule, FrameError> {
+    let schedule: Schedule = whole(id, kind, content)?;
+    bounded(id, "spec", &schedule.spec, SCHEDULE_LIMIT_BYTES)?;
+    Ok(schedule)
+}
+
+/// A request for a schedule whose texts are no longer than a name.
+fn asked_of(
+    id: u64,
+    kind: &str,
+    object: Map<String, Value>,
+) -> Result<ScheduleRequest, FrameError> {
+    let asked: ScheduleRequest = whole(id, kind, object)?;
+    bounded(id, "version", &asked.version, NAME_LIMIT_BYTES)?;
+    bounded(id, "kind", &asked.kind, NAME_LIMIT_BYTES)?;
+    Ok(asked)
+}
+
+fn bounded(id: u64, name: &str, text: &str, limit: usize) -> Result<(), FrameError> {
+    if text.len() <= limit {
+        return Ok(());
+    }
+    let bytes = text.len();
+    Err(FrameError {
+        id,
+        kind: FrameErrorKind::BadContent,
+        reason: format!("{name} has {bytes} bytes, the limit is {limit}"),
+    })
+}
+
 /// A body whose members stand beside type and id.
 fn whole<T: for<'de> Deserialize<'de>>(
     id: u64,
@@ -134,7 +175,7 @@ fn whole<T: for<'de> Deserialize<'de>>(
 
 impl Serialize for AgentFrameV2 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let names = match &self.body {
+        let content = match &self.body {
             AgentBodyV2::Plain(body) => {
                 let frame = AgentFrame {
                     body: body.clone(),
@@ -142,10 +183,13 @@ impl Serialize for AgentFrameV2 {
                 };
                 return frame.serialize(serializer);
             }
-            AgentBodyV2::Capabilities { names } => names,
+            AgentBodyV2::Capabilities { names } => json!({ "names": names }),
+            AgentBodyV2::Schedule(schedule) => {
+                json!({ "spec": schedule.spec, "valid_s": schedule.valid_s })
+            }
         };
         let mut map = serializer.serialize_map(Some(3))?;
-        map.serialize_entry("content", &json!({ "names": names }))?;
+        map.serialize_entry("content", &content)?;
         map.serialize_entry("type", self.body.wire_type())?;
         map.serialize_entry("id", &self.id)?;
         map.end()
@@ -175,6 +219,7 @@ enum Flat<'a> {
         observed: Allocation,
     },
     Metrics(&'a GuestMetrics),
+    ScheduleRequest(&'a ScheduleRequest),
 }
 
 impl Serialize for MonitorFrameV2 {
@@ -209,6 +254,7 @@ impl Serialize for MonitorFrameV2 {
                 observed: *observed,
             },
             MonitorBodyV2::Metrics(metrics) => Flat::Metrics(metrics),
+            MonitorBodyV2::ScheduleRequest(asked) => Flat::ScheduleRequest(asked),
         };
         let r#type = self.body.wire_type();
         let id = self.id;

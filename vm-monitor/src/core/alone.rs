@@ -1,4 +1,5 @@
-//! The end of a monitor that no agent dials: what started it may then start another version.
+//! The end of a monitor that no agent dials, or whose agent has no schedule for it: what started it
+//! may then start another version.
 //!
 //! It is off by default. A monitor that stays keeps the guest at its size, which is right.
 
@@ -14,14 +15,19 @@ pub(super) struct Alone {
 }
 
 impl Monitor {
-    /// Ends the process once no agent has come for as long as the setup allows.
+    /// Ends the process once no agent has come, or no schedule could be had, for as long as the
+    /// setup allows.
     pub(super) fn end_alone(&mut self, now: Timestamp) -> Option<Action> {
         if self.session.is_some() {
-            self.alone = Alone::default();
-            return None;
+            self.alone.since = None;
+        } else {
+            self.alone.since.get_or_insert(now);
         }
         let limit = self.setup.exit_when_alone?;
-        let since = *self.alone.since.get_or_insert(now);
+        let Some(since) = self.alone_since() else {
+            self.alone.is_over = false;
+            return None;
+        };
         let alone = now.since(since);
         if alone < limit || self.alone.is_over {
             return None;
@@ -30,10 +36,15 @@ impl Monitor {
         Some(Action::EndAlone { alone })
     }
 
-    /// When the process ends unless an agent comes.
+    /// When the process ends unless an agent comes and gives a schedule.
     pub(super) fn end_alone_at(&self) -> Option<Timestamp> {
-        let is_waiting = self.session.is_none() && !self.alone.is_over;
-        let since = self.alone.since.filter(|_| is_waiting)?;
+        let since = self.alone_since().filter(|_| !self.alone.is_over)?;
         Some(since + self.setup.exit_when_alone?)
+    }
+
+    fn alone_since(&self) -> Option<Timestamp> {
+        let without_agent = self.alone.since.filter(|_| self.session.is_none());
+        let times = [without_agent, self.schedule.failing_since];
+        times.into_iter().flatten().min()
     }
 }

@@ -108,6 +108,11 @@ pub enum Event {
     Observed(Seen),
     /// The figures to push were read; those of the group are filled in here.
     Measured(Box<GuestMetrics>),
+    /// The schedule of [`Action::WriteSchedule`] was written, or could not be.
+    ScheduleWritten {
+        /// A failure counts as a failed request.
+        is_written: bool,
+    },
     /// An attempt to set the file cache has ended.
     CacheSet {
         /// Number from [`Action::SetFileCache`]. One that no job waits for is ignored.
@@ -197,9 +202,15 @@ pub enum Action {
         /// Reason, which sets code and text of the WebSocket close frame.
         reason: CloseReason,
     },
-    /// End the process: no agent has come for as long as the setup allows.
+    /// Write the schedule of upgrades to its file; [`Event::ScheduleWritten`] brings the outcome.
+    WriteSchedule {
+        /// Text of the file. Empty: there is no schedule, so remove the file.
+        spec: String,
+    },
+    /// End the process: no agent has come, or none with a schedule, for as long as the setup
+    /// allows.
     EndAlone {
-        /// Time without an agent.
+        /// Time without an agent or a schedule.
         alone: Span,
     },
 }

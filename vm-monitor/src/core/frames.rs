@@ -40,6 +40,11 @@ impl Monitor {
             capabilities: Capabilities::default(),
             next_id: MONITOR_FIRST_ID,
         });
+        if version < Version::V2 {
+            self.schedule.begin(now, false);
+        } else {
+            self.schedule.link_lost();
+        }
         self.growth = None;
         self.metrics_at = None;
         self.weighing = None;
@@ -77,6 +82,7 @@ impl Monitor {
         {
             tracing::info!(connection = connection.0, "agent gone");
             self.session = None;
+            self.schedule.link_lost();
             self.waiting.clear();
             self.growth = None;
             self.metrics_at = None;
@@ -151,6 +157,7 @@ impl Monitor {
             }
             AgentBody::InvalidMessage { error } | AgentBody::InternalError { error } => {
                 tracing::debug!(id, error = %shorten(error), "the agent complains");
+                self.schedule_refused(now, id);
             }
         }
     }

@@ -25,6 +25,9 @@ pub struct Setup {
     pub estimates: bool,
     /// Whether the group is brought down to its new size before a shrink is approved.
     pub squeezes: bool,
-    /// Time without an agent after which the monitor ends, whole seconds. `None`: it stays.
+    /// Whether the agent is asked for the schedule of upgrades.
+    pub asks_schedule: bool,
+    /// Time without an agent, or without a schedule that is asked for, after which the monitor
+    /// ends, whole seconds. `None`: it stays.
     pub exit_when_alone: Option<Span>,
 }

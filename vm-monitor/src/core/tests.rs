@@ -5,6 +5,7 @@ mod climbing;
 mod conversation;
 mod fixture;
 mod hostile;
+mod schedule;
 mod shrinking;
 mod spiking;
 mod squeezing;

@@ -38,10 +38,19 @@ impl Monitor {
         let AgentFrameV2 { body, id } = AgentFrameV2::decode(text)?;
         let names = match body {
             AgentBodyV2::Plain(body) => return Ok(Some(AgentFrame { body, id })),
+            AgentBodyV2::Schedule(schedule) => {
+                self.counters.received.add("Schedule");
+                self.schedule_came(now, connection, id, schedule);
+                return Ok(None);
+            }
             AgentBodyV2::Capabilities { names } => names,
         };
         self.counters.received.add("Capabilities");
-        let agreed = Capabilities::of_names(&names);
+        let named = Capabilities::of_names(&names);
+        let agreed = Capabilities {
+            schedule: named.schedule && self.setup.asks_schedule,
+            ..named
+        };
         let Some(session) = self.session.as_mut() else {
             return Ok(None);
         };
@@ -52,10 +61,14 @@ impl Monitor {
             "the agent's capabilities"
         );
         // The answer is all that would be done for an agent that names everything, with the period
-        // agreed on.
-        let all = Capabilities::all(agreed.metrics.unwrap_or(METRICS_PERIODS.1));
+        // agreed on. A schedule is named only to an agent that has named it.
+        let all = Capabilities {
+            schedule: agreed.schedule,
+            ..Capabilities::all(agreed.metrics.unwrap_or(METRICS_PERIODS.1))
+        };
         let names = all.names();
         self.send_v2(connection, id, MonitorBodyV2::Capabilities { names });
+        self.schedule.begin(now, agreed.schedule);
         if agreed.ask_details {
             self.outbox.push_back(Action::Observe);
         }

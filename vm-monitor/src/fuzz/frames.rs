@@ -6,6 +6,7 @@ use protocol::monitor::{
 };
 use protocol::monitor_v2::{
     AgentBodyV2, AgentFrameV2, MonitorBodyV2, MonitorFrameV2, NAME_LIMIT_BYTES, NAMES_LIMIT,
+    SCHEDULE_LIMIT_BYTES,
 };
 use serde_json::Value;
 
@@ -35,10 +36,17 @@ pub fn agent_frame(data: &[u8]) {
         Ok(frame) => {
             let again = AgentFrameV2::decode(&frame.encode()).expect("what is written reads");
             assert_eq!(frame.id, again.id);
-            if let AgentBodyV2::Capabilities { names } = &frame.body {
-                assert_eq!(frame, &again);
-                assert!(names.len() <= NAMES_LIMIT);
-                assert!(names.iter().all(|name| name.len() <= NAME_LIMIT_BYTES));
+            match &frame.body {
+                AgentBodyV2::Plain(_) => {}
+                AgentBodyV2::Capabilities { names } => {
+                    assert_eq!(frame, &again);
+                    assert!(names.len() <= NAMES_LIMIT);
+                    assert!(names.iter().all(|name| name.len() <= NAME_LIMIT_BYTES));
+                }
+                AgentBodyV2::Schedule(schedule) => {
+                    assert_eq!(frame, &again);
+                    assert!(schedule.spec.len() <= SCHEDULE_LIMIT_BYTES);
+                }
             }
         }
         Err(error) => refused_as_it_should_be(text, error),

@@ -8,7 +8,9 @@ use protocol::monitor::{
     AGENT_FRAME_LIMIT_BYTES, AgentBody, AgentFrame, MONITOR_FIRST_ID, MonitorBody, MonitorFrame,
     Version,
 };
-use protocol::monitor_v2::{AgentBodyV2, AgentFrameV2, MonitorBodyV2, MonitorFrameV2};
+use protocol::monitor_v2::{
+    AgentBodyV2, AgentFrameV2, MonitorBodyV2, MonitorFrameV2, SCHEDULE_LIMIT_BYTES,
+};
 use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
 
@@ -71,6 +73,8 @@ struct Owed {
     checks: u32,
     names: u32,
     complaints: u32,
+    /// Complaints that may come: about schedules that may be too late.
+    late_schedules: u32,
 }
 
 /// Everything around the core.
@@ -95,6 +99,8 @@ struct World {
     /// The newest own id of this connection.
     last_own: Option<u64>,
     asked_at: Option<Timestamp>,
+    /// Id of the newest request for a schedule.
+    schedule_id: Option<u64>,
     is_ended: bool,
 }
 
@@ -118,6 +124,7 @@ impl World {
             hooks: has(4),
             estimates: has(5) && watched == Watched::Cgroup,
             squeezes: has(5) && watched == Watched::Cgroup,
+            asks_schedule: has(6),
             exit_when_alone: has(6).then_some(LONGEST_ALONE),
         };
         Self {
@@ -141,6 +148,7 @@ impl World {
             owed: BTreeMap::new(),
             last_own: None,
             asked_at: None,
+            schedule_id: None,
             is_ended: false,
         }
     }
@@ -193,6 +201,7 @@ impl World {
         self.connection = ConnectionId(self.connection.0 + 1);
         self.owed.clear();
         self.last_own = None;
+        self.schedule_id = None;
         self.is_ended = false;
         let (connection, version) = (self.connection, self.version);
         let machine_total = self.seen.total;
@@ -241,6 +250,10 @@ impl World {
         match read.map(|frame| frame.body) {
             Err(_) => owed.complaints += 1,
             Ok(AgentBodyV2::Capabilities { .. }) => owed.names += 1,
+            Ok(AgentBodyV2::Schedule(_)) if self.schedule_id == Some(id) => {
+                owed.late_schedules += 1;
+            }
+            Ok(AgentBodyV2::Schedule(_)) => owed.complaints += 1,
             Ok(AgentBodyV2::Plain(body)) => match body {
                 AgentBody::DownscaleRequest { .. } => owed.downscales += 1,
                 AgentBody::UpscaleNotification { .. } => owed.upscales += 1,
@@ -329,6 +342,11 @@ impl World {
                 self.sent_v2(connection, &frame);
                 None
             }
+            Action::WriteSchedule { spec } => {
+                assert!(spec.len() <= SCHEDULE_LIMIT_BYTES, "{spec}");
+                let is_written = !self.vetoes;
+                self.now_or_later(Event::ScheduleWritten { is_written })
+            }
             Action::EndAlone { alone } => {
                 assert!(alone >= LONGEST_ALONE, "it ended after {alone:?}");
                 None
@@ -367,7 +385,8 @@ impl World {
             }
             MonitorBody::UpscaleConfirmation => &mut owed.upscales,
             MonitorBody::HealthCheck => &mut owed.checks,
-            MonitorBody::InvalidMessage { .. } => &mut owed.complaints,
+            MonitorBody::InvalidMessage { .. } if owed.complaints > 0 => &mut owed.complaints,
+            MonitorBody::InvalidMessage { .. } => &mut owed.late_schedules,
             MonitorBody::InternalError { .. } if owed.downscales > 0 => &mut owed.downscales,
             MonitorBody::InternalError { .. } => &mut owed.upscales,
         };
@@ -384,6 +403,10 @@ impl World {
         let debt = match &frame.body {
             MonitorBodyV2::Asked(_) => return self.asked(frame.id),
             MonitorBodyV2::Metrics(_) => return self.own_id(frame.id),
+            MonitorBodyV2::ScheduleRequest(_) => {
+                self.schedule_id = Some(frame.id);
+                return self.own_id(frame.id);
+            }
             MonitorBodyV2::Capabilities { .. } => &mut owed.names,
             MonitorBodyV2::Refused(_) => &mut owed.downscales,
             MonitorBodyV2::Confirmed { .. } => &mut owed.upscales,
@@ -442,6 +465,7 @@ impl World {
                 checks,
                 names,
                 complaints,
+                late_schedules: _,
             } = *owed;
             let unpaid = downscales + upscales + checks + names + complaints;
             assert_eq!(unpaid, 0, "silence under id {id}: {owed:?}");

@@ -32,7 +32,7 @@ const MOST_SECONDS_ALONE: u64 = 604_800;
     version = RELEASE,
     after_help = "Exit status: 0 ended by a signal, 64 wrong usage or configuration, 69 something needed is missing \
                   (the agents' address in use, the database with --file-cache=on), 70 a bug, \
-                  75 no agent for as long as --exit-when-alone says."
+                  75 no agent or no schedule for as long as --exit-when-alone says."
 )]
 pub struct Args {
     /// Address agents dial, IP:PORT or vsock:PORT or vsock:CID:PORT; the WebSocket is at /monitor
@@ -150,9 +150,13 @@ pub struct Args {
     /// another program. Without it there is none
     #[arg(long, value_name = "PATH", env = "VM_MONITOR_CONTROL")]
     control: Option<PathBuf>,
-    /// Seconds without an agent after which the process ends with status 75: what started it then
-    /// starts it again, or another version. Without it the monitor stays, and the guest keeps its
-    /// size
+    /// File to which the schedule of upgrades is written that the agent has for this machine.
+    /// Without it the agent is not asked
+    #[arg(long, value_name = "PATH", env = "VM_MONITOR_SCHEDULE")]
+    schedule: Option<PathBuf>,
+    /// Seconds without an agent, or without a schedule that the agent is asked for, after which the
+    /// process ends with status 75: what started it then starts it again, or another version.
+    /// Without it the monitor stays, and the guest keeps its size
     #[arg(
         long,
         value_name = "SECONDS",
@@ -278,15 +282,12 @@ impl Args {
         }
     }
 
-    /// The path of the control socket, which must not depend on the working directory.
     fn control(&self) -> Result<Option<PathBuf>, String> {
-        match &self.control {
-            Some(path) if !path.is_absolute() || path.file_name().is_none() => Err(format!(
-                "{} is no absolute path of a file such as /run/vm-monitor/control.sock",
-                path.display()
-            )),
-            path => Ok(path.clone()),
-        }
+        file_path(self.control.as_ref(), "/run/vm-monitor/control.sock")
+    }
+
+    fn schedule(&self) -> Result<Option<PathBuf>, String> {
+        file_path(self.schedule.as_ref(), "/run/vm-monitor/schedule")
     }
 
     /// The configuration, or what is wrong with it. `None` goes with at least one problem.
@@ -317,6 +318,7 @@ impl Args {
         let tls = problems.take("--tls-cert, --tls-key, --tls-client-ca", self.tls());
         let file_cache = self.file_cache(problems);
         let control = problems.take("--control", self.control());
+        let schedule = problems.take("--schedule", self.schedule());
         let watched = match (&self.cgroup, self.without_cgroup) {
             (Some(_), _) => Watched::Cgroup,
             (None, Fallback::Machine) => Watched::Machine,
@@ -339,6 +341,7 @@ impl Args {
             hooks: Some(self.hooks.clone()).filter(|folder| !folder.as_os_str().is_empty()),
             estimates: self.working_set == Switch::On,
             squeezes: self.soft_squeeze == Switch::On,
+            schedule: schedule?,
             exit_when_alone: self.exit_when_alone.map(Span::from_secs),
             control: control?,
             ready_limit: READY_LIMIT,
@@ -421,6 +424,17 @@ impl Problems {
 fn parse_addr(text: &str) -> Result<SocketAddr, String> {
     text.parse()
         .map_err(|_| format!("{text:?} is no address and port such as 0.0.0.0:10369"))
+}
+
+/// A path that must not depend on the working directory.
+fn file_path(path: Option<&PathBuf>, example: &str) -> Result<Option<PathBuf>, String> {
+    match path {
+        Some(path) if !path.is_absolute() || path.file_name().is_none() => Err(format!(
+            "{} is no absolute path of a file such as {example}",
+            path.display()
+        )),
+        path => Ok(path.cloned()),
+    }
 }
 
 fn setting_name(text: &str) -> Result<SettingName, String> {

@@ -126,6 +126,8 @@ pub struct Config {
     pub estimates: bool,
     /// Whether the group is brought down to its new size before a shrink is approved.
     pub squeezes: bool,
+    /// File for the agent's schedule of upgrades; none where the agent is not asked.
+    pub schedule: Option<PathBuf>,
     /// Time without an agent after which the process ends.
     pub exit_when_alone: Option<Span>,
     /// Path of the control socket, if there is one.
@@ -150,6 +152,7 @@ impl Default for Config {
             hooks: Some(PathBuf::from(HOOKS_FOLDER)),
             estimates: false,
             squeezes: false,
+            schedule: None,
             exit_when_alone: None,
             control: None,
             ready_limit: READY_LIMIT,
@@ -170,6 +173,7 @@ impl Config {
             hooks: self.hooks.is_some(),
             estimates: self.estimates && self.watched == Watched::Cgroup,
             squeezes: self.squeezes && self.watched == Watched::Cgroup,
+            asks_schedule: self.schedule.is_some(),
             exit_when_alone: self.exit_when_alone,
         }
     }

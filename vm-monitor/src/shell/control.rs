@@ -66,7 +66,8 @@ pub fn bind(path: &Path) -> io::Result<StdListener> {
     Ok(listener)
 }
 
-fn draft_of(path: &Path) -> PathBuf {
+/// Name of a file beside `path` that is to take its place.
+pub(super) fn draft_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::AsFd as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use protocol::core::Core as _;
@@ -27,6 +28,7 @@ use super::link::{self, Links};
 use super::memory::Source;
 use super::pressure;
 use super::runnable;
+use super::schedule;
 use crate::core::cache::{CacheChange, CacheFailure};
 use crate::core::hooks::HookVeto;
 use crate::core::runnable::RunnableLoad;
@@ -53,6 +55,8 @@ struct Owner {
     exec: Option<ExecOrder>,
     /// Whether agents' connections wait in the kernel's queue.
     paused: watch::Sender<bool>,
+    /// File for the agent's schedule of upgrades.
+    schedule: Option<PathBuf>,
     /// Time without an agent, once it is too long.
     alone: Option<Span>,
     /// What the next program gets; none without a control socket.
@@ -128,6 +132,7 @@ pub(crate) async fn run(
     let core = Monitor::new(config.setup());
     let mut owner = Owner {
         core,
+        schedule: config.schedule,
         clock,
         source,
         gauges,
@@ -352,6 +357,10 @@ impl Owner {
                 Action::SendV2 { connection, frame } => {
                     self.send(connection, Outgoing::Text(frame.encode()));
                 }
+                Action::WriteSchedule { spec } => {
+                    let is_written = self.write_schedule(&spec);
+                    self.tell(Event::ScheduleWritten { is_written });
+                }
                 Action::EndAlone { alone } => self.alone = Some(alone),
                 Action::Close { connection, reason } => {
                     self.send(connection, Outgoing::Close(Goodbye::Core(reason)));
@@ -377,6 +386,18 @@ impl Owner {
             self.agent = None;
             self.tell(Event::AgentGone { connection });
         }
+    }
+
+    fn write_schedule(&self, spec: &str) -> bool {
+        let Some(path) = &self.schedule else {
+            return false;
+        };
+        let written = schedule::write(path, spec);
+        if let Err(error) = &written {
+            let path = path.display();
+            tracing::error!(%path, %error, "failed to write the schedule");
+        }
+        written.is_ok()
     }
 
     fn order(&mut self, operation: OperationId, size: Bytes) {

@@ -121,7 +121,9 @@ pub(super) fn read(body: MonitorBodyV2) -> Result<MonitorResponse, MonitorReques
             observed: Some(size_of(observed)),
         }),
         MonitorBodyV2::Capabilities { names } => Ok(MonitorResponse::Capabilities(names)),
-        MonitorBodyV2::Asked(_) | MonitorBodyV2::Metrics(_) => Err(MonitorRequestError::WrongKind),
+        MonitorBodyV2::Asked(_) | MonitorBodyV2::Metrics(_) | MonitorBodyV2::ScheduleRequest(_) => {
+            Err(MonitorRequestError::WrongKind)
+        }
     }
 }
 

@@ -513,9 +513,9 @@ mod arbitrary_frames {
 
     /// Frames of every type with members of every type, and texts that are no frame.
     fn text() -> impl Strategy<Value = String> {
-        let kind = "(DownscaleResult|UpscaleRequest|UpscaleConfirmation|HealthCheck|Capabilities|Metrics|InternalError|InvalidMessage|[a-zA-Z]{0,6})";
+        let kind = "(DownscaleResult|UpscaleRequest|UpscaleConfirmation|HealthCheck|Capabilities|Metrics|ScheduleRequest|InternalError|InvalidMessage|[a-zA-Z]{0,6})";
         let value = "(true|false|null|-?[0-9]{1,20}|\"[a-z]{0,4}\"|\\[\"metrics=[0-9]{1,9}\"\\]|\\{\"cpu\":-?[0-9]{1,3}(e[0-9]{1,3})?,\"mem\":[0-9]{1,19}\\})";
-        let name = "(ok|status|reason|smallest|again_ms|observed|wanted|urgency|names|error|load1|memory|guest)";
+        let name = "(ok|status|version|kind|reason|smallest|again_ms|observed|wanted|urgency|names|error|load1|memory|guest)";
         let member = format!(",\"{name}\":{value}");
         let frame = format!("\\{{\"type\":\"{kind}\",\"id\":[0-9]{{1,2}}({member}){{0,4}}\\}}");
         let frame = proptest::string::string_regex(&frame).expect("a pattern");

@@ -11,7 +11,7 @@ use daemon_kit::driver::sleep_until;
 use futures::{SinkExt, StreamExt};
 use protocol::core::Core as _;
 use protocol::monitor_v2::AgentFrameV2;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
@@ -25,6 +25,7 @@ use crate::core::conversation::{
 };
 use crate::shell::input::{Input, InputKind};
 use crate::shell::metrics::AgentMetrics;
+use crate::shell::vm_feed::VmFeed;
 
 /// Frames that wait for the writer: all requests, a health check and a few complaints. More pile up
 /// only if the peer does not read; then the link ends.
@@ -54,6 +55,7 @@ pub(super) async fn write(
 pub(super) struct Session<'a> {
     pub clock: Clock,
     pub metrics: &'a AgentMetrics,
+    pub feed: &'a watch::Receiver<VmFeed>,
     pub inputs: &'a mpsc::Sender<Input>,
     pub generation: u64,
     pub conversation: Conversation,
@@ -175,6 +177,15 @@ impl Session<'_> {
                         metrics,
                     };
                     self.input(kind).await?;
+                }
+                Output::ScheduleRequest { id, request } => {
+                    self.metrics.monitor_message("ScheduleRequest", "ok");
+                    let annotation = self.feed.borrow().schedule.as_deref().map(str::to_owned);
+                    self.handle(Event::Schedule {
+                        id,
+                        kind: request.kind,
+                        annotation,
+                    });
                 }
                 Output::Unreadable => {
                     self.metrics

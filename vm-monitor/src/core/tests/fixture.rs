@@ -47,6 +47,7 @@ impl Fixture {
             hooks: false,
             estimates: false,
             squeezes: false,
+            asks_schedule: false,
             exit_when_alone: None,
         };
         Self {

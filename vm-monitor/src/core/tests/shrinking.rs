@@ -14,6 +14,7 @@ fn hooked() -> Fixture {
         hooks: true,
         estimates: false,
         squeezes: false,
+        asks_schedule: false,
         exit_when_alone: None,
     };
     let mut fixture = Fixture::with(setup.rules, CacheMode::Off, Watched::Cgroup);
@@ -190,6 +191,7 @@ fn the_working_set_is_probed_only_where_it_is_switched_on() {
             hooks: false,
             estimates,
             squeezes: false,
+            asks_schedule: false,
             exit_when_alone: None,
         };
         let mut fixture = Fixture::with(rules, CacheMode::Off, Watched::Cgroup);

@@ -14,6 +14,7 @@ fn squeezing(hooks: bool) -> Fixture {
         hooks,
         estimates: false,
         squeezes: true,
+        asks_schedule: false,
         exit_when_alone: None,
     });
     fixture.connect(AGENT);

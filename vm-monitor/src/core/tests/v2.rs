@@ -44,8 +44,12 @@ fn name(fixture: &mut Fixture, capabilities: Capabilities, id: u64) {
     });
 }
 
+/// All capabilities of a monitor that has no file for a schedule.
 fn all() -> Capabilities {
-    Capabilities::all(Span::from_secs(5))
+    Capabilities {
+        schedule: false,
+        ..Capabilities::all(Span::from_secs(5))
+    }
 }
 
 /// Every frame sent, of either version.
@@ -383,6 +387,7 @@ fn crossed_conversation(choices: &mut Choices) -> u64 {
         refusal_again: choices.below(2) == 0,
         observed: choices.below(2) == 0,
         metrics: (choices.below(2) == 0).then_some(Span::from_secs(1)),
+        schedule: false,
     };
     let mut fixture = agreed(capabilities, deployed_rule());
     let first_own = fixture
