@@ -76,9 +76,13 @@ impl Policies {
         said.map_err(|error| format!("{error:#}"))
     }
 
+    /// Promotes the newest version. On a busy machine its last answer may be late, which the next
+    /// one mends.
     async fn promote(&self) {
         let words = ["promote", "web", "--force", "--reason", "a test"];
-        self.order(&words).await.unwrap();
+        wait_for("the promotion", PATIENCE, || self.order(&words))
+            .await
+            .unwrap();
     }
 
     async fn get(&self, kind: &str, name: &str) -> Result<Value, String> {

@@ -25,28 +25,38 @@ async fn v15_members_follow_the_load_of_their_guests() {
     policies.create_of(IMAGE, &["--decline", "0.1"]).await;
     let feed = ["--feed", "load=9100:host_load1"];
     policies.apply(POLICY, &feed).await.unwrap();
+    // It names no set before a guest gives figures.
+    let answered = |policy: &Value| policy["status"]["sets"]["shadow"]["answers"].is_u64();
+    policies
+        .until("an answer", ("spol", "web"), PATIENCE, answered)
+        .await;
+    policies.promote().await;
     let up = |count: u64| move |set: &Value| set["status"]["readyReplicas"] == count;
     policies
         .until("a member up", ("vmset", "web"), BOOT_PATIENCE, up(1))
         .await;
     // The load of the boot ends first.
-    let idle =
-        |policy: &Value| policy["status"]["sets"]["shadow"]["sets"]["default/web"]["wants"] == 1;
+    let idle = |policy: &Value| {
+        let said = &policy["status"]["sets"]["live"]["sets"]["default/web"];
+        said["wants"] == 1 && said["has"] == 1
+    };
     policies
         .until("an idle guest", ("spol", "web"), BOOT_PATIENCE, idle)
         .await;
-    policies.promote().await;
-    let work = "nohup timeout 900 sh -c 'while :; do :; done' >/dev/null 2>&1 &";
-    policies.site.ssh("web-0", work, None).await.unwrap();
-    policies.until_count(2, BOOT_PATIENCE).await;
+    let work = "sh -c 'trap : HUP; while :; do :; done' </dev/null >/dev/null 2>&1 & echo $!";
+    let pid = policies.site.ssh("web-0", work, None).await.unwrap();
+    let pid: u32 = pid.trim().parse().unwrap();
+    let busy =
+        |policy: &Value| policy["status"]["sets"]["live"]["sets"]["default/web"]["wants"] == 2;
+    policies
+        .until("a busy guest", ("spol", "web"), BOOT_PATIENCE, busy)
+        .await;
+    policies.until_count(2, PATIENCE).await;
     policies
         .until("both members up", ("vmset", "web"), BOOT_PATIENCE, up(2))
         .await;
-    policies
-        .site
-        .ssh("web-0", "pkill timeout", None)
-        .await
-        .unwrap();
+    let end = format!("kill -9 {pid}");
+    policies.site.ssh("web-0", &end, None).await.unwrap();
     policies.until_count(1, BOOT_PATIENCE).await;
     let gone = |set: &Value| set["status"]["replicas"] == 1;
     let set = policies
