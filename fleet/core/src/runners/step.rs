@@ -102,6 +102,8 @@ pub fn next(guest: &Guest, world: &World, settings: &Settings, memory: &Memory, 
         Migration::Leaving => Next::Wait,
         Migration::Live if step.is_late() => step.delete(),
         Migration::Live => Next::Wait,
+        // It started again meanwhile, and its new pod has the new runner.
+        Migration::Failed(_) if guest.has_arrived() => step.arrived(),
         Migration::Failed(reason) => step.back(MoveResult::Bad, reason),
         Migration::Foreign => step.back(MoveResult::Skip, "another migration has its name"),
         Migration::Succeeded | Migration::Absent if guest.has_arrived() => step.arrived(),

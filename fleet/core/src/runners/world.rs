@@ -88,7 +88,8 @@ pub struct Guest {
     pub runs: Option<String>,
     /// Whether another pod of the VM is there.
     pub has_other_pod: bool,
-    /// Whether the VM runs, is not degraded and its guest answers at the runner.
+    /// Whether the VM runs, is not degraded since its move began, and its guest answers at the
+    /// runner.
     pub is_healthy: bool,
     /// Whether the VM is degraded while it runs.
     pub is_degraded: bool,

@@ -196,3 +196,23 @@ fn field_does_not_go_back_to_an_image_that_only_a_record_names() {
     let end = guest.end.as_ref().expect("an end");
     assert!(end.reason.contains("spec.runnerImage stays"), "{end:?}");
 }
+
+/// The source's QEMU ends in the move. The guest starts by the new image, since the VM names it.
+#[test]
+fn guest_that_starts_again_by_the_new_runner_in_its_move_has_it() {
+    for named in [None, Some(super::played::OLD)] {
+        let mut pg = guest("pg");
+        pg.named = named.map(str::to_owned);
+        let key = pg.key.clone();
+        let mut cluster = Cluster::ordered(vec![pg]);
+        cluster.fates.insert(key.clone(), Fate::Hangs);
+        while cluster.done.len() < 3 {
+            cluster.run(3);
+        }
+        let guest = cluster.guest(&key);
+        guest.migration = Migration::Failed("the source ended".to_owned());
+        guest.runs = Some(NEW.to_owned());
+        cluster.run(HOURS);
+        check_end(&cluster, Fate::Moves, named);
+    }
+}

@@ -180,13 +180,17 @@ impl Access {
         let state = runner_state((&looker.runners, &runner)).await;
         let status = vm.status.clone().unwrap_or_default();
         let owner = surroundings.owner(vm, TRIAL_SECONDS);
-        let is_degraded = status
-            .conditions
-            .iter()
-            .any(|one| one.kind == "Degraded" && one.status == "True");
         let is_running = status.phase == VmPhase::Running;
-        guest.is_degraded = is_running && is_degraded;
-        guest.is_healthy = is_running && !is_degraded && state.as_ref().is_some_and(guest_responds);
+        let mut conditions = status.conditions.iter();
+        let degraded = conditions.find(|one| one.kind == "Degraded" && one.status == "True");
+        guest.is_degraded = is_running && degraded.is_some();
+        // What was wrong before its move is no harm of the move.
+        let begun = guest.turn.as_ref().map(|turn| turn.since);
+        let is_harmed = degraded.is_some_and(|one| {
+            let since = one.last_transition_time;
+            since.zip(begun).is_none_or(|(since, begun)| since >= begun)
+        });
+        guest.is_healthy = is_running && !is_harmed && state.as_ref().is_some_and(guest_responds);
         guest.fixed = self.fixed(vm, state.as_ref());
         guest.windows = owner.windows;
         let opted_out = (!owner.is_enrolled).then_some(Gate::OptedOut);
