@@ -8,3 +8,5 @@ mod decisions;
 mod moves;
 #[path = "runners/played.rs"]
 mod played;
+#[path = "runners/random.rs"]
+mod random;
