@@ -18,7 +18,7 @@ use crate::write::outcome;
 /// The instance of a VM, as far as its runner goes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadedInstance {
-    /// Newest move.
+    /// Newest decision to move the guest, carried out or not.
     pub turn: Option<RunnerMove>,
     /// End of a move, or why there is none.
     pub end: Option<RunnerMoveEnd>,
