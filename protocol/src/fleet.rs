@@ -36,7 +36,8 @@ pub use instance::{
     instance_name, node_instance_name,
 };
 pub use kind::{
-    FINALIZER, FleetKind, GROUP, KEY_DIGEST, KEY_ENROLLED, KEY_ENVIRONMENT, KEY_REFRESH, VERSION,
+    FINALIZER, FleetKind, GROUP, KEY_DIGEST, KEY_ENROLLED, KEY_ENVIRONMENT, KEY_REFRESH,
+    KEY_SCHEDULE, VERSION,
 };
 pub use release::{
     LinkRange, MANIFEST_BYTES, ReleaseImage, ReleaseManifest, ReleaseProgram, own_links,
@@ -45,9 +46,9 @@ pub use revision::{Resolved, RevisionData, revision_label, revision_name};
 pub use rollout::{Group, Judge, OnInconclusive, Rollout};
 pub use rules::{check_window, parse_windows, validate_create, validate_delete, validate_update};
 pub use runner::{KEY_MOVES, MoveResult, RunnerMove, RunnerMoveEnd};
-pub use schedule::{AgentSchedule, KEY_SCHEDULE, SCHEDULE_MEMBER, schedule_map_name};
+pub use schedule::{AgentSchedule, SCHEDULE_MEMBER, schedule_map_name};
 pub use selector::{Expression, Operator, Selector};
 pub use texts::{
     CHANNEL_TEXT_BYTES, channel_critical, channel_version, check_channel_name, check_version,
 };
-pub use window::{Blackout, Day, KEY_SCHEDULE, KEY_WINDOWS, Window, is_time_zone};
+pub use window::{Blackout, Day, KEY_WINDOWS, Window, is_time_zone};

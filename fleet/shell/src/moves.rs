@@ -30,6 +30,7 @@ use crate::changes::{ChangeKind, change, failure};
 use crate::driver::Location;
 use crate::look::Looker;
 use crate::metrics::Metrics;
+use crate::node::Unconnected;
 use crate::pulse::{Pulse, Pulses};
 use crate::records::Records;
 use crate::runners::{Pods, Runners};
@@ -104,6 +105,7 @@ impl Mover {
                     begun: params.clock.now(),
                     clock: params.clock,
                     runners,
+                    unconnected: Unconnected::default(),
                 },
                 state_dir: params.state_dir,
                 namespace: params.namespace,

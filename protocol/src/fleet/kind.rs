@@ -8,6 +8,10 @@ pub const VERSION: &str = "v1alpha1";
 pub const KEY_ENROLLED: &str = "fleet.bellows.dev/enrolled";
 /// Label of a `ControllerRevision`: the environment that it belongs to.
 pub const KEY_ENVIRONMENT: &str = "fleet.bellows.dev/environment";
+/// Annotation of a VM with the schedule of its package's upgrades, lines for `OnCalendar=` of
+/// systemd. Its agent gives them to its monitor. It is also the label, with the value `agent`, of
+/// the map in which an agent says whether it may restart.
+pub const KEY_SCHEDULE: &str = "fleet.bellows.dev/schedule";
 /// Annotation of a `ControllerRevision`: the SHA-256 of what it says.
 pub const KEY_DIGEST: &str = "fleet.bellows.dev/digest";
 

@@ -9,8 +9,6 @@ const TEXT_BYTES: usize = 4 << 10;
 /// Longest reason, characters.
 const REASON_CHARS: usize = 256;
 
-/// Label of the map. Its value is `agent`.
-pub const KEY_SCHEDULE: &str = "fleet.bellows.dev/schedule";
 /// Member of the map's data with the text.
 pub const SCHEDULE_MEMBER: &str = "schedule.json";
 

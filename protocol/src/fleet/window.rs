@@ -7,10 +7,6 @@ use crate::time::WallTime;
 /// Annotation of a VM or namespace with a JSON list of windows, which narrows the environment's.
 pub const KEY_WINDOWS: &str = "fleet.bellows.dev/windows";
 
-/// Annotation of a VM with the schedule of its package's upgrades, lines for `OnCalendar=` of
-/// systemd. Its agent gives them to its monitor.
-pub const KEY_SCHEDULE: &str = "fleet.bellows.dev/schedule";
-
 /// A weekly window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

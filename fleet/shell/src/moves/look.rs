@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fleet_core::permit::Gate;
 use fleet_core::runners::{Fixed, Guest, Key, Migration, Wanted, World};
-use fleet_store::{Instances, LoadedInstance, Owner};
+use fleet_store::{Instances, LoadedInstance, Owner, OwnerKind};
 use futures::StreamExt as _;
 use kube::api::{ApiResource, GroupVersionKind};
 use protocol::claims::claimed_disks;
@@ -155,6 +155,7 @@ impl Access {
         Some(KnownGuest {
             guest,
             owner: Owner {
+                kind: OwnerKind::Vm,
                 name: metadata.name.clone(),
                 uid: metadata.uid.clone(),
             },
