@@ -1,8 +1,8 @@
 //! Which guest moves to a new runner next, and what follows from its migration?
 //!
 //! A runner cannot be replaced in place. A guest gets a new one by a migration to another pod.
-//! [`Movers`] gets what was seen of all guests ([`World`]), and yields one order for each. What must
-//! survive it is in the objects: [`next`] derives each step from them.
+//! [`Movers`] gets what was seen of all guests ([`World`]), and yields one order for each. What
+//! must survive it is in the objects: [`next`] derives each step from them.
 //!
 //! * [`step`]: the next order of one guest.
 //! * [`start`]: whether a guest may begin to move.
@@ -17,6 +17,7 @@
 //! * A runner that is bad in one guest comes to no other.
 
 pub mod change;
+mod memory;
 pub mod start;
 pub mod step;
 mod world;
@@ -26,6 +27,7 @@ use std::collections::{BTreeMap, VecDeque};
 use protocol::core::Core;
 use protocol::time::{Span, Timestamp};
 
+pub use memory::Memory;
 pub use step::{Next, Order, next};
 pub use world::{
     Fixed, Guest, Key, Migration, Settings, Wanted, World, is_same_runner, migration_name,
@@ -62,24 +64,9 @@ pub enum Action {
     Order {
         /// Guest of the order.
         guest: Key,
-        /// The order.
+        /// Step of its move to carry out.
         order: Order,
     },
-}
-
-/// What is remembered of a move beside the objects. A later run begins without it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Memory {
-    /// Whether its migration was seen.
-    pub was_seen: bool,
-    /// Begin of the time in which the moved guest was well.
-    pub well_since: Option<Timestamp>,
-    /// Time at which the migration was first seen as done.
-    pub moved_at: Option<Timestamp>,
-    /// Why it cannot go on.
-    pub refused: Option<String>,
-    /// Why the field cannot be put back.
-    pub stays: Option<String>,
 }
 
 /// The core of moves: plans passes, and has one order in flight for each guest.
@@ -172,20 +159,6 @@ const fn passes(gate: &Gate) -> bool {
         gate,
         Gate::Resizing | Gate::Migrating | Gate::PeerInFlight | Gate::Node | Gate::InFlight
     )
-}
-
-impl Memory {
-    fn after(self, guest: &Guest, now: Timestamp) -> Self {
-        let is_moved = guest.has_arrived();
-        let is_well = is_moved && guest.is_well();
-        Self {
-            was_seen: self.was_seen || guest.migration != Migration::Absent,
-            moved_at: is_moved.then(|| self.moved_at.unwrap_or(now)),
-            well_since: is_well.then(|| self.well_since.unwrap_or(now)),
-            refused: self.refused,
-            stays: self.stays,
-        }
-    }
 }
 
 impl Core for Movers {

@@ -37,7 +37,7 @@ use crate::runners::{Pods, Runners};
 use look::Known;
 pub use program::{own_program, program_of};
 
-/// Longest order.
+/// Longest time for the writes of one order.
 const ORDER_LIMIT: Duration = Duration::from_secs(10);
 /// Longest sleep while the core has no deadline.
 const IDLE: Duration = Duration::from_secs(60);

@@ -9,6 +9,7 @@
 
 mod channels;
 mod follow;
+mod instances;
 mod load;
 mod moves;
 mod objects;
@@ -18,8 +19,8 @@ mod unmanaged;
 mod write;
 
 pub use channels::{Follower, LoadedChannel};
+pub use instances::{Instances, LoadedInstance};
 pub use load::{Loaded, LoadedEnvironment, Problem};
-pub use moves::{Instances, LoadedInstance};
 pub use objects::{
     Owner, OwnerKind, deployment_object, environment_object, newest_revision, own, revision_object,
 };

@@ -1,7 +1,5 @@
 //! Reading and writing of moves of guests to other runners, in the instances of their VMs.
 
-use std::collections::BTreeMap;
-
 use fleet_core::{Outcome, is_open};
 use kube::api::{DynamicObject, PostParams};
 use protocol::fleet::{
@@ -11,25 +9,10 @@ use protocol::fleet::{
 use serde_json::{Value, json};
 
 use crate::FleetStore;
+use crate::instances::{Instances, LoadedInstance};
 use crate::load::{Problem, checked, read_of, status, values};
 use crate::objects::{Owner, instance_object, typed};
 use crate::write::outcome;
-
-/// The instance of a VM, as far as its runner goes.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LoadedInstance {
-    /// Newest decision to move the guest, carried out or not.
-    pub turn: Option<RunnerMove>,
-    /// End of a move, or why there is none.
-    pub end: Option<RunnerMoveEnd>,
-    /// Whether a part of the guest is in a turn.
-    pub has_open_turn: bool,
-    /// Object as it was read, for a write that holds its version.
-    object: Value,
-}
-
-/// Instances by namespace and name.
-pub type Instances = BTreeMap<(String, String), LoadedInstance>;
 
 impl FleetStore {
     /// Reads all instances. One that cannot be read is listed, and hurts no other.

@@ -50,7 +50,8 @@ pub(super) async fn list_deployments(api: &Api, namespace: Option<&str>) -> Outc
     Ok(all)
 }
 
-/// The instances. In a cluster a person may lack the right to read them, or the kind may be missing.
+/// The instances. In a cluster a person may lack the right to read them, or the kind may be
+/// missing.
 pub(super) async fn instances_if_readable(
     context: &Context,
     api: &Api,

@@ -23,9 +23,9 @@ use crate::terminal::{err, out};
 /// Move guests to runners of this `bellows`, on one machine.
 ///
 /// A guest that was started by an earlier `bellows` keeps that program as its runner, also after
-/// `bellows up` was started again. Each such guest moves to a new pod on this machine, one after the
-/// other. It runs on, and its address changes. A guest that cannot be moved gets the new runner with
-/// its next start. The command ends when no guest moves. Given again, it goes on.
+/// `bellows up` was started again. Each such guest moves to a new pod on this machine, one after
+/// the other. It runs on, and its address changes. A guest that cannot be moved gets the new
+/// runner with its next start. The command ends when no guest moves. Given again, it goes on.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunnerArgs {
     #[command(flatten)]

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use protocol::fleet::{MoveResult, RunnerMove, RunnerMoveEnd};
 use protocol::time::WallTime;
 
-use super::Key;
 use super::step::{Next, Order};
-use super::world::{Guest, Migration, Settings, Wanted, World, is_same_runner, migration_name};
+use super::world::{
+    Guest, Key, Migration, Settings, Wanted, World, is_same_runner, migration_name,
+};
 use crate::decide::{Inputs, Urgency, decide, spacing_seconds};
 use crate::engine::Now;
 use crate::permit::Gate;

@@ -3,7 +3,7 @@
 use protocol::fleet::{MoveResult, RunnerMove, RunnerMoveEnd};
 use protocol::time::Span;
 
-use super::Memory;
+use super::memory::Memory;
 use super::world::{Guest, Migration, Settings, World, is_same_runner};
 use crate::engine::Now;
 use crate::permit::Gate;

@@ -11,7 +11,7 @@ use protocol::core::Core as _;
 use protocol::fleet::{Day, MoveResult, RunnerMoveEnd, Window};
 use protocol::time::{Timestamp, WallTime};
 
-use super::played::{Cluster, Fate, NEW, OLD, guest, wanted};
+use super::played::{Cluster, Ending, NEW, OLD, guest, wanted};
 
 fn windows(days: &[Day]) -> Vec<Window> {
     vec![Window {
@@ -228,7 +228,7 @@ fn attempts_of_a_guest_are_spaced_and_end() {
     let pg = guest("pg");
     let key = pg.key.clone();
     let mut cluster = Cluster::new(settings, vec![pg]);
-    cluster.fates.insert(key.clone(), Fate::Fails);
+    cluster.endings.insert(key.clone(), Ending::Fails);
     cluster.run(24 * 3600);
     assert_eq!(cluster.created.len(), 2, "{:?}", cluster.created);
     let at: Vec<i64> = cluster.ends.iter().map(|(_, end)| end.at.0).collect();
@@ -243,7 +243,7 @@ fn attempts_of_a_guest_are_spaced_and_end() {
         to: "r@sha256:0c".to_owned(),
         ..wanted()
     });
-    cluster.fates.insert(key, Fate::Moves);
+    cluster.endings.insert(key, Ending::Moves);
     cluster.run(2 * 3600);
     let runs = cluster.world.guests[0].runs.as_deref();
     assert_eq!(runs, Some("r@sha256:0c"));
@@ -259,7 +259,7 @@ fn attempt_that_was_given_up_is_made_again_by_another_name() {
     let pg = guest("pg");
     let key = pg.key.clone();
     let mut cluster = Cluster::new(settings, vec![pg]);
-    cluster.fates.insert(key.clone(), Fate::Cancelled);
+    cluster.endings.insert(key.clone(), Ending::Cancelled);
     cluster.run(5 * 3600);
     assert!(cluster.ends.len() > 2, "{:?}", cluster.ends);
     let pairs: Vec<_> = cluster.ends.windows(2).collect();
@@ -274,7 +274,7 @@ fn attempt_that_was_given_up_is_made_again_by_another_name() {
             .iter()
             .all(|(_, end)| end.result == MoveResult::Skip)
     );
-    cluster.fates.insert(key, Fate::Moves);
+    cluster.endings.insert(key, Ending::Moves);
     cluster.run(2 * 3600);
     assert_eq!(cluster.world.guests[0].runs.as_deref(), Some(NEW));
 }

@@ -4,33 +4,33 @@ use fleet_core::permit::Gate;
 use fleet_core::runners::{Migration, Order};
 use protocol::fleet::MoveResult;
 
-use super::played::{Cluster, Fate, NEW, guest};
+use super::played::{Cluster, Ending, NEW, guest};
 
 /// Longer than the limit of a move.
 const HOURS: u64 = 3 * 3600;
 
-fn one(fate: Fate, named: Option<&str>, crashes: &[usize]) -> Cluster {
+fn one(ending: Ending, named: Option<&str>, crashes: &[usize]) -> Cluster {
     let mut pg = guest("pg");
     pg.named = named.map(str::to_owned);
     let key = pg.key.clone();
     let mut cluster = Cluster::ordered(vec![pg]);
-    cluster.fates.insert(key, fate);
+    cluster.endings.insert(key, ending);
     cluster.crashes = crashes.to_vec();
     cluster.run(HOURS);
     cluster
 }
 
 /// What is left at the end of a move.
-fn check_end(cluster: &Cluster, fate: Fate, named: Option<&str>) {
+fn check_end(cluster: &Cluster, ending: Ending, named: Option<&str>) {
     let guest = &cluster.world.guests[0];
-    let told = || format!("{fate:?} {:?}", cluster.done);
+    let told = || format!("{ending:?} {:?}", cluster.done);
     assert_eq!(guest.open(), None, "{}", told());
     assert_eq!(guest.migration, Migration::Absent, "{}", told());
-    let (result, now_named) = match fate {
-        Fate::Moves => (MoveResult::Good, Some(NEW)),
-        Fate::Silent => (MoveResult::Bad, Some(NEW)),
-        Fate::Fails | Fate::Hangs => (MoveResult::Bad, named),
-        Fate::Cancelled => (MoveResult::Skip, named),
+    let (result, now_named) = match ending {
+        Ending::Moves => (MoveResult::Good, Some(NEW)),
+        Ending::Silent => (MoveResult::Bad, Some(NEW)),
+        Ending::Fails | Ending::Hangs => (MoveResult::Bad, named),
+        Ending::Cancelled => (MoveResult::Skip, named),
     };
     let end = guest.end.as_ref().expect("an end");
     assert_eq!(end.result, result, "{}", told());
@@ -41,16 +41,16 @@ fn check_end(cluster: &Cluster, fate: Fate, named: Option<&str>) {
 #[test]
 fn new_runner_is_stable_before_the_move_counts_else_the_field_goes_back() {
     for named in [None, Some(super::played::OLD)] {
-        for fate in [Fate::Moves, Fate::Silent, Fate::Fails, Fate::Hangs] {
-            let cluster = one(fate, named, &[]);
-            check_end(&cluster, fate, named);
+        for ending in [Ending::Moves, Ending::Silent, Ending::Fails, Ending::Hangs] {
+            let cluster = one(ending, named, &[]);
+            check_end(&cluster, ending, named);
             let orders: Vec<&Order> = cluster.done.iter().map(|(_, order)| order).collect();
             assert!(matches!(orders[0], Order::Begin(_)), "{orders:?}");
             assert!(matches!(orders[1], Order::Name { .. }), "{orders:?}");
             assert!(matches!(orders[2], Order::Migrate { .. }), "{orders:?}");
             let count = |is: fn(&Order) -> bool| orders.iter().filter(|one| is(one)).count();
             assert_eq!(count(|one| matches!(one, Order::Migrate { .. })), 1);
-            let is_back = matches!(fate, Fate::Fails | Fate::Hangs);
+            let is_back = matches!(ending, Ending::Fails | Ending::Hangs);
             let back = count(|one| matches!(one, Order::PutBack { .. }));
             assert_eq!(back, usize::from(is_back), "{orders:?}");
         }
@@ -62,15 +62,15 @@ fn new_runner_is_stable_before_the_move_counts_else_the_field_goes_back() {
 /// Requirement: R39
 #[test]
 fn migration_that_runs_is_not_deleted_before_its_time_is_over() {
-    for fate in [Fate::Moves, Fate::Silent, Fate::Fails] {
-        let cluster = one(fate, None, &[]);
+    for ending in [Ending::Moves, Ending::Silent, Ending::Fails] {
+        let cluster = one(ending, None, &[]);
         let place = |is: fn(&Order) -> bool| {
             let mut orders = cluster.done.iter().map(|(_, order)| order);
             orders.position(is).expect("an order")
         };
         let end = place(|one| matches!(one, Order::End(_)));
         let delete = place(|one| matches!(one, Order::Delete { .. }));
-        assert!(end < delete, "{fate:?}: {:?}", cluster.done);
+        assert!(end < delete, "{ending:?}: {:?}", cluster.done);
     }
 }
 
@@ -81,12 +81,12 @@ fn migration_that_runs_is_not_deleted_before_its_time_is_over() {
 #[test]
 fn crash_between_any_two_steps_comes_to_the_same_end() {
     for named in [None, Some(super::played::OLD)] {
-        for fate in [Fate::Moves, Fate::Silent, Fate::Fails] {
-            let steps = one(fate, named, &[]).done.len();
+        for ending in [Ending::Moves, Ending::Silent, Ending::Fails] {
+            let steps = one(ending, named, &[]).done.len();
             for first in 1..=steps {
                 for second in first..=steps + 1 {
-                    let cluster = one(fate, named, &[first, second]);
-                    check_end(&cluster, fate, named);
+                    let cluster = one(ending, named, &[first, second]);
+                    check_end(&cluster, ending, named);
                     let most = cluster.created.values().max();
                     assert_eq!(most, Some(&1), "{first} {second} {:?}", cluster.done);
                 }
@@ -98,15 +98,15 @@ fn crash_between_any_two_steps_comes_to_the_same_end() {
 /// Requirement: R39
 #[test]
 fn move_that_outlasts_crashes_and_its_time_goes_back() {
-    for fate in [Fate::Hangs, Fate::Cancelled] {
+    for ending in [Ending::Hangs, Ending::Cancelled] {
         for crash in 1..=6 {
-            let cluster = one(fate, None, &[crash]);
+            let cluster = one(ending, None, &[crash]);
             let guest = &cluster.world.guests[0];
-            assert_eq!(guest.open(), None, "{fate:?} {crash} {:?}", cluster.done);
-            assert_eq!(guest.named, None, "{fate:?} {crash}");
-            assert_eq!(guest.migration, Migration::Absent, "{fate:?} {crash}");
+            assert_eq!(guest.open(), None, "{ending:?} {crash} {:?}", cluster.done);
+            assert_eq!(guest.named, None, "{ending:?} {crash}");
+            assert_eq!(guest.migration, Migration::Absent, "{ending:?} {crash}");
             let result = guest.end.as_ref().expect("an end").result;
-            assert_ne!(result, MoveResult::Good, "{fate:?} {crash}");
+            assert_ne!(result, MoveResult::Good, "{ending:?} {crash}");
         }
     }
 }
@@ -116,8 +116,8 @@ fn runner_that_is_bad_in_one_guest_comes_to_no_other() {
     let guests = ["a", "b", "c"].map(guest).to_vec();
     let mut cluster = Cluster::ordered(guests);
     cluster
-        .fates
-        .insert(cluster.world.guests[0].key.clone(), Fate::Silent);
+        .endings
+        .insert(cluster.world.guests[0].key.clone(), Ending::Silent);
     cluster.run(HOURS);
     let moved: Vec<&str> = cluster
         .created
@@ -163,7 +163,7 @@ fn value_that_somebody_else_sets_stays() {
     for order in 1..4 {
         let mut cluster = Cluster::ordered(vec![guest("pg")]);
         let key = cluster.world.guests[0].key.clone();
-        cluster.fates.insert(key.clone(), Fate::Fails);
+        cluster.endings.insert(key.clone(), Ending::Fails);
         while cluster.done.len() < order {
             cluster.run(3);
         }
@@ -184,7 +184,7 @@ fn value_that_somebody_else_sets_stays() {
 fn field_does_not_go_back_to_an_image_that_only_a_record_names() {
     let mut cluster = Cluster::ordered(vec![guest("pg")]);
     let key = cluster.world.guests[0].key.clone();
-    cluster.fates.insert(key.clone(), Fate::Fails);
+    cluster.endings.insert(key.clone(), Ending::Fails);
     while cluster.done.len() < 3 {
         cluster.run(3);
     }
@@ -205,7 +205,7 @@ fn guest_that_starts_again_by_the_new_runner_in_its_move_has_it() {
         pg.named = named.map(str::to_owned);
         let key = pg.key.clone();
         let mut cluster = Cluster::ordered(vec![pg]);
-        cluster.fates.insert(key.clone(), Fate::Hangs);
+        cluster.endings.insert(key.clone(), Ending::Hangs);
         while cluster.done.len() < 3 {
             cluster.run(3);
         }
@@ -213,6 +213,6 @@ fn guest_that_starts_again_by_the_new_runner_in_its_move_has_it() {
         guest.migration = Migration::Failed("the source ended".to_owned());
         guest.runs = Some(NEW.to_owned());
         cluster.run(HOURS);
-        check_end(&cluster, Fate::Moves, named);
+        check_end(&cluster, Ending::Moves, named);
     }
 }

@@ -19,7 +19,7 @@ const TICK: Span = Span::from_secs(3);
 
 /// What a migration comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Ending {
     /// The guest is at its new pod and well.
     Moves,
     /// The guest stays where it is.
@@ -36,7 +36,7 @@ pub(crate) enum Fate {
 pub(crate) struct Cluster {
     pub(crate) settings: Settings,
     pub(crate) world: World,
-    pub(crate) fates: BTreeMap<Key, Fate>,
+    pub(crate) endings: BTreeMap<Key, Ending>,
     pub(crate) core: Movers,
     /// Orders that were carried out.
     pub(crate) done: Vec<(Key, Order)>,
@@ -78,7 +78,7 @@ impl Cluster {
                 wanted: Some(wanted()),
                 guests,
             },
-            fates: BTreeMap::new(),
+            endings: BTreeMap::new(),
             done: Vec::new(),
             created: BTreeMap::new(),
             ends: Vec::new(),
@@ -178,20 +178,24 @@ impl Cluster {
 
     fn play_controller(&mut self) {
         for guest in &mut self.world.guests {
-            let fate = self.fates.get(&guest.key).copied().unwrap_or(Fate::Moves);
+            let ending = self
+                .endings
+                .get(&guest.key)
+                .copied()
+                .unwrap_or(Ending::Moves);
             if guest.migration != Migration::Live {
                 continue;
             }
-            match fate {
-                Fate::Moves | Fate::Silent => {
+            match ending {
+                Ending::Moves | Ending::Silent => {
                     guest.migration = Migration::Succeeded;
                     // The next pod has the image that the VM names then.
                     guest.runs = guest.named.clone().or_else(|| guest.runs.clone());
-                    guest.is_healthy = fate == Fate::Moves;
+                    guest.is_healthy = ending == Ending::Moves;
                 }
-                Fate::Fails => guest.migration = Migration::Failed("no room".to_owned()),
-                Fate::Cancelled => guest.migration = Migration::Absent,
-                Fate::Hangs => {}
+                Ending::Fails => guest.migration = Migration::Failed("no room".to_owned()),
+                Ending::Cancelled => guest.migration = Migration::Absent,
+                Ending::Hangs => {}
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fleet_core::runners::{Guest, Migration, Settings, Wanted, migration_name};
 use protocol::fleet::{Day, MoveResult, Window};
 
-use super::played::{Cluster, Fate, NEW, OLD, guest, wanted};
+use super::played::{Cluster, Ending, NEW, OLD, guest, wanted};
 
 /// Seeds, each a run of some days.
 const SEEDS: u64 = 60;
@@ -54,12 +54,12 @@ fn guests(random: &mut Random) -> Vec<Guest> {
 fn disturb(cluster: &mut Cluster, random: &mut Random) {
     let number = usize::try_from(random.below(4)).unwrap_or(0);
     let key = cluster.world.guests[number].key.clone();
-    let fates = [
-        Fate::Moves,
-        Fate::Moves,
-        Fate::Fails,
-        Fate::Hangs,
-        Fate::Cancelled,
+    let endings = [
+        Ending::Moves,
+        Ending::Moves,
+        Ending::Fails,
+        Ending::Hangs,
+        Ending::Cancelled,
     ];
     if random.below(40) == 0 {
         let to = if random.below(2) == 0 { NEW } else { THIRD };
@@ -83,7 +83,7 @@ fn disturb(cluster: &mut Cluster, random: &mut Random) {
         2 => cluster.guest(&key).migration = Migration::Absent,
         _ => {
             let at = usize::try_from(random.below(5)).unwrap_or(0);
-            cluster.fates.insert(key, fates[at]);
+            cluster.endings.insert(key, endings[at]);
         }
     }
 }
@@ -137,8 +137,8 @@ fn random_moves_keep_their_rules_and_end() {
             .map(|one| one.key.clone())
             .collect();
         cluster
-            .fates
-            .extend(keys.into_iter().map(|key| (key, Fate::Moves)));
+            .endings
+            .extend(keys.into_iter().map(|key| (key, Ending::Moves)));
         cluster.run(6 * 3600);
         for guest in &cluster.world.guests {
             assert_eq!(guest.open(), None, "{seed}: {guest:?}");
