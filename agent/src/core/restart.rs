@@ -55,7 +55,42 @@ impl Published {
 
 #[cfg(test)]
 mod tests {
+    use protocol::core::Core as _;
+
+    use super::super::actions::Action;
+    use super::super::config::ScalingConfig;
+    use super::super::event::{DownscaleResponse, Event};
+    use super::super::world::{MONITOR, SCHEDULER, Step, VM_OBJECT, World};
     use super::*;
+
+    fn step(world: &mut World, one: &Step) {
+        world.step(one).expect("the order holds");
+    }
+
+    /// Requirement: R24
+    #[test]
+    fn shrink_is_under_way_from_its_request_until_it_is_carried_out() {
+        let mut world = World::with(4, ScalingConfig::default());
+        world.connect_monitor();
+        assert!(!world.core.is_shrinking(), "nothing is asked for");
+        step(&mut world, &Step::load(0));
+        step(&mut world, &Step::done(SCHEDULER));
+        let (id, action) = world.flights[MONITOR].take().expect("a request in flight");
+        let Action::MonitorDownscale(request) = action else {
+            panic!("{action:?}");
+        };
+        assert!(world.core.is_shrinking(), "the monitor is asked");
+        world.a = request.target;
+        let allowed = Event::MonitorDownscaleDone(id, Ok(DownscaleResponse::Allowed));
+        world.core.handle(world.now, allowed);
+        assert!(world.core.is_shrinking(), "it is approved");
+        for peer in [VM_OBJECT, SCHEDULER, VM_OBJECT, SCHEDULER] {
+            step(&mut world, &Step::done(peer));
+            step(&mut world, &Step::load(0));
+        }
+        assert_eq!(world.core.using(), request.target);
+        assert!(!world.core.is_shrinking(), "it is carried out");
+    }
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::default() + Span::from_secs(seconds)

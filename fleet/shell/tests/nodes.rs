@@ -81,7 +81,8 @@ fn serve_daemon_set(api: &TestApi) {
         let generation = set["metadata"]["generation"].as_i64()?;
         if call.line.starts_with("PUT ") {
             let mut next = call.json();
-            if next["metadata"]["resourceVersion"] != generation.to_string() {
+            let version = generation.to_string();
+            if next["metadata"]["resourceVersion"] != version {
                 let status = json!({"kind": "Status", "status": "Failure", "code": 409});
                 return Some((409, status));
             }

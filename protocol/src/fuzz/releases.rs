@@ -1,11 +1,12 @@
-//! What file servers hand out about releases.
+//! What file servers hand out about releases, and what agents say about their restart.
 
 use crate::fleet::{
-    CHANNEL_TEXT_BYTES, ReleaseManifest, channel_critical, channel_version, check_version,
+    AgentSchedule, CHANNEL_TEXT_BYTES, ReleaseManifest, channel_critical, channel_version,
+    check_version,
 };
 
 /// Texts of a channel and manifests. An accepted text is short, has one line, and is accepted again
-/// as it is written.
+/// as it is written. So is a schedule of an agent.
 pub fn release_texts(data: &[u8]) {
     if let Ok(version) = channel_version(data) {
         assert!(data.len() <= CHANNEL_TEXT_BYTES);
@@ -19,6 +20,11 @@ pub fn release_texts(data: &[u8]) {
         assert!(check_version(&manifest.version).is_ok());
         let again = serde_json::to_vec(&manifest).expect("a manifest is JSON");
         assert_eq!(ReleaseManifest::parse(&again), Ok(manifest));
+    }
+    let schedule = std::str::from_utf8(data).map(AgentSchedule::parse);
+    if let Ok(Ok(schedule)) = schedule {
+        let again = serde_json::to_string(&schedule).expect("a schedule is JSON");
+        assert_eq!(AgentSchedule::parse(&again), Ok(schedule));
     }
 }
 
@@ -49,8 +55,10 @@ mod tests {
         fn versions_and_manifests_hold(
             manifest in any_manifest(),
             version in "[v=]?[0-9]{1,3}\\.[0-9]{1,3}(\\.[0-9]{1,3})?(-[a-z0-9.]{0,60})?(\\+[a-z])?\n?\n?",
+            schedule in "\\{\"version\":[12],\"restartOk\":(true|false|1)(,\"reason\":\"(\\PC|\\\\n){0,300}\")?\\}",
             bytes in prop::collection::vec(any::<u8>(), 0..70),
         ) {
+            release_texts(schedule.as_bytes());
             release_texts(manifest.as_bytes());
             release_texts(version.as_bytes());
             release_texts(&bytes);

@@ -20,13 +20,20 @@ use super::objects::{INSTANCE, deployments_of, labels, revisions_of};
 use super::parts;
 use crate::api::{Api, Kind};
 use crate::context::Context;
-use crate::fail::Outcome;
+use crate::fail::{Fail, Outcome};
 use crate::view::fleet::{Deployed, Env};
 use crate::view::parts::InstanceView;
 
 /// Reads the objects and guests of an environment.
 pub(super) async fn read(context: &Context, api: &Api, env: &Env) -> Outcome<World> {
     let key = (env.namespace.as_str(), env.name.as_str());
+    if env.spec.part == PartName::Agent {
+        return Err(
+            Fail::not_so(format!("environment {}/{} is of agents", key.0, key.1))
+                .rule("plans are made for guests of VMs")
+                .fix(format!("kubectl get fe,fd,fi -n {}", key.0)),
+        );
+    }
     let revisions = revisions_of(api, key).await?;
     let deployments = deployments_of(api, key).await?;
     let instances = api.list(INSTANCE, Some(key.0)).await?;

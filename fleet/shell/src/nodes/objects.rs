@@ -70,7 +70,7 @@ fn waits_for(pod: &Value, status: &Value) -> Option<String> {
         let message = waiting["message"].as_str().unwrap_or_default();
         Some(format!("{reason} {message}"))
     };
-    let text = all.filter_map(waiting).last()?;
+    let text = all.rev().find_map(waiting)?;
     Some(text.trim().chars().take(TEXT_CHARS).collect())
 }
 
