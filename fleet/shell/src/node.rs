@@ -7,7 +7,7 @@ use protocol::fleet::{KEY_ENROLLED, KEY_WINDOWS};
 use protocol::time::WallTime;
 use serde_json::Value;
 
-/// A node.
+/// A node with what its owner says about changes, and whether its kubelet answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Node {
     pub(crate) name: String,

@@ -1,5 +1,5 @@
-//! Agents of nodes before the shipped API server. The test plays the controller of `DaemonSet`s, the
-//! kubelets and the agents: a pod that is deleted comes back with the template's image.
+//! Agents of nodes before the shipped API server. The test plays the controller of `DaemonSet`s,
+//! the kubelets and the agents: a pod that is deleted comes back with the template's image.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};

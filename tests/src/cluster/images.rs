@@ -96,8 +96,8 @@ pub fn pack_ours(dir: &Path) -> Result<Vec<PathBuf>> {
     packed.collect()
 }
 
-/// Packs an agent whose image specification `change` has changed, into `dir`. Returns the archive and
-/// the digest of the image.
+/// Packs an agent whose image specification `change` has changed, into `dir`. Returns the archive
+/// and the digest of the image.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Agents of two nodes are replaced by the fleet. One says no for a while. An image whose agent ends
+//! The fleet replaces agents of two nodes. One says no for a while. An image whose agent ends
 //! at once is taken back.
 
 use std::path::Path;

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::daemon_set::{Access, DaemonSet, Unread};
 use super::objects::{AGENT, AgentPod, schedule};
 
-/// Longest list.
+/// Time after which a list counts as not answered.
 const LIST_LIMIT: Duration = Duration::from_secs(10);
 
 /// Access to the agents of a namespace.

@@ -22,7 +22,7 @@ const KEY_DEPLOYMENT: &str = "fleet.bellows.dev/agent-deployment";
 const OBSERVED_LIMIT: Duration = Duration::from_secs(20);
 /// Between two looks at that.
 const OBSERVED_EVERY: Duration = Duration::from_millis(200);
-/// Longest call.
+/// Time after which a read or a replacement counts as not answered.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 const WRITER: &str = "bellows-fleet";
 const CONFLICT: u16 = 409;

@@ -15,7 +15,7 @@ use super::agents::Agents;
 use super::daemon_set::{DaemonSet, Unread};
 use super::objects::{AGENT, AgentPod};
 
-/// Longest deletion.
+/// Time after which a deletion counts as not answered.
 const DELETE_LIMIT: Duration = Duration::from_secs(10);
 /// Time after its end at which a pod of a dead node is no longer waited for, microseconds.
 const LOST_AFTER_US: i64 = 60_000_000;
