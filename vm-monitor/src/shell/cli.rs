@@ -526,6 +526,20 @@ mod tests {
         assert!(parse_words(&["--addr=1.2.3.4:5", "--metrics-addr=1.2.3.4:5"]).is_err());
     }
 
+    #[test]
+    fn files_of_the_monitors_own_need_absolute_paths() {
+        let path = PathBuf::from("/run/vm-monitor/schedule");
+        let words = ["--schedule=/run/vm-monitor/schedule"];
+        assert_eq!(config(&words).schedule, Some(path));
+        assert!(config(&words).setup().asks_schedule && !config(&[]).setup().asks_schedule);
+        for option in ["schedule", "control"] {
+            for bad in ["schedule", "./schedule", "/", ""] {
+                let word = format!("--{option}={bad}");
+                assert!(parse_words(&[&word]).is_err(), "{word}");
+            }
+        }
+    }
+
     /// Requirement: N31. The deployed monitor has each of its three options in both spellings.
     #[test]
     fn short_options_of_the_deployed_monitor_mean_what_its_long_ones_do() {
