@@ -262,8 +262,8 @@ async fn v33_policy_of_sets_that_faults_keeps_counts_and_is_taken_back() {
     assert!(refused.contains("sets.web.image"), "{refused}");
 }
 
-/// Requirement: V07. A candidate of sets is promoted by the gate: refused while evidence is missing,
-/// with what is not judged, and without a canary once the evidence is there.
+/// Requirement: V07. A candidate of sets is promoted by the gate: refused while evidence is
+/// missing, with what is not judged, and without a canary once the evidence is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn v07_candidate_of_sets_is_promoted_without_force_once_the_gate_has_its_evidence() {
     let policies = Policies::fresh().await;
@@ -300,8 +300,8 @@ async fn v07_candidate_of_sets_is_promoted_without_force_once_the_gate_has_its_e
     policies.until_count(2, PATIENCE).await;
 }
 
-/// Requirement: V05. Answers about sets are in the journal, and the report and `vmset why` have them.
-/// One question about the sets as they are changes nothing.
+/// Requirement: V05. Answers about sets are in the journal, and the report and `vmset why` have
+/// them. One question about the sets as they are changes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn v05_answers_about_sets_are_in_the_journal_and_why_names_them() {
     let policies = Policies::fresh().await;

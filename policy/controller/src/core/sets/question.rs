@@ -164,8 +164,8 @@ impl Source<'_> {
     }
 }
 
-/// The question about all sets of a namespace as they are, without feeds and a past. `None` where the
-/// namespace has none.
+/// The question about all sets of a namespace as they are, without feeds and a past. `None` where
+/// the namespace has none.
 #[must_use]
 pub fn question_now(
     world: &World,
