@@ -23,7 +23,7 @@ const MAX_LINE: usize = 200;
 /// Why a command did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::shell) enum CommandError {
-    /// It took too long, so it has not said what it was asked. On a busy machine it may do so later.
+    /// It took too long, so its result is not known. In a busy guest it may end in time later.
     Late(String),
     /// It cannot be started, failed or wrote too much.
     Failed(String),
