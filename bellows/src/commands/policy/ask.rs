@@ -37,14 +37,14 @@ pub(crate) struct RunArgs {
 }
 
 pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
+    if args.vm.is_some() {
+        needs::journal(context, "run")?;
+    }
     let mut spec = Spec::of_source(object::read_source(&args.file)?);
     spec.params = args.params.iter().cloned().collect();
     match (&args.sets, &args.vm) {
         (Some(namespace), _) => ask_sets::run(context, (&args.file, spec), namespace).await,
-        (None, Some(vm)) => {
-            needs::journal(context, "run")?;
-            about_vm(context, args, (&spec, vm))
-        }
+        (None, Some(vm)) => about_vm(context, args, (&spec, vm)),
         (None, None) => Err(Fail::usage("a policy is asked about nothing")
             .rule("it is asked about a VM, or about the sets of a namespace")
             .fix("name one: --vm VM or --sets NAMESPACE")),
