@@ -1,5 +1,7 @@
 //! A publisher of signed releases: a folder of them, and one of keys.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
@@ -34,14 +36,15 @@ impl Publisher {
         self.publish("channel", &[channel]).await
     }
 
-    /// Signs a release of a monitor. It is newer than the fleet under test, so it says that it is
-    /// independent of the fleet's version.
+    /// Signs a release of a monitor that prints the version as its own. It may be newer than the
+    /// fleet under test, so it says that it is independent of the fleet's version.
     ///
     /// # Errors
     /// With what the command printed.
     pub async fn release(&self, version: &str, monitor: &[u8]) -> Result<()> {
         let program = self.dir.path().join(format!("monitor-{version}"));
         std::fs::write(&program, monitor)?;
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755))?;
         let program = format!("monitor={}", program.display());
         let words = ["--to", version, "--program", &program, "--independent"];
         self.publish("release", &words).await

@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 const ENVIRONMENT: &str = "monitors";
 const NAMESPACE: &str = "default";
 const CHANNEL: &str = "stable";
-/// Releases of the channel.
-const OLDER: &str = "0.2.0";
-const NEWER: &str = "0.2.1";
+/// Releases of the channel, with the programs that print them as their versions.
+const OLDER: (&str, &str) = ("0.1.0", "vm-monitor");
+const NEWER: (&str, &str) = ("0.1.1", "next-monitor");
 const VMS: [&str; 3] = ["first", "second", "third"];
 /// Longest rollout to all guests, or its return, without KVM.
 const PATIENCE: Duration = Duration::from_secs(400);
@@ -204,11 +204,11 @@ impl Fleet {
     /// `bellows up` is killed during the trials. Returns the hash of its program.
     async fn follows_channel_through_kills(&mut self) -> String {
         self.publisher.init(CHANNEL).await.expect("a repository");
-        let older = self.publisher.release(OLDER, &monitor("older")).await;
-        older.expect("a release");
-        let newer = self.publisher.release(NEWER, &monitor("newer")).await;
-        newer.expect("a release");
-        let promoted = self.publisher.promote(NEWER, CHANNEL, false).await;
+        for (version, name) in [OLDER, NEWER] {
+            let released = self.publisher.release(version, &program(name)).await;
+            released.expect("a release");
+        }
+        let promoted = self.publisher.promote(NEWER.0, CHANNEL, false).await;
         promoted.expect("a channel");
         let (url, root) = (self.publisher.url(), self.publisher.root());
         let add = ["fleet", "channel", "add", CHANNEL, "--poll", "10"];
@@ -218,9 +218,9 @@ impl Fleet {
         self.site.bellows(&follow).await.expect("a source");
         self.trial_begins().await;
         self.is_killed_after(&[0, 2_900, 6_100]).await;
-        let name = self.deployment_to(NEWER).await;
+        let name = self.deployment_to(NEWER.0).await;
         self.ends(&name, DeploymentState::Complete).await;
-        sha256_of(&monitor("newer"))
+        sha256_of(&program(NEWER.1))
     }
 
     /// Promotes the older release. No window is open for the rollout, until the release is said to
@@ -233,16 +233,16 @@ impl Fleet {
         let params = PatchParams::default();
         let closed = environments.patch(ENVIRONMENT, &params, &blackout);
         closed.await.expect("a blackout");
-        let promoted = self.publisher.promote(OLDER, CHANNEL, false).await;
+        let promoted = self.publisher.promote(OLDER.0, CHANNEL, false).await;
         promoted.expect("a channel");
-        let name = self.deployment_to(OLDER).await;
+        let name = self.deployment_to(OLDER.0).await;
         let held = self.ends(&name, DeploymentState::Blocked).await;
         assert_eq!(held["status"]["blockedBy"]["gate"], "window", "{held}");
         assert_eq!(self.touched_by(&name).await, [""; 0]);
-        let promoted = self.publisher.promote(OLDER, CHANNEL, true).await;
+        let promoted = self.publisher.promote(OLDER.0, CHANNEL, true).await;
         promoted.expect("an urgent channel");
         self.ends(&name, DeploymentState::Complete).await;
-        sha256_of(&monitor("older"))
+        sha256_of(&program(OLDER.1))
     }
 
     async fn trial_begins(&self) {
@@ -291,7 +291,7 @@ impl Fleet {
 }
 
 fn version(number: i64) -> String {
-    format!("0.1.{number}")
+    format!("0.0.{number}")
 }
 
 fn spec(version: &str) -> EnvironmentSpec {
@@ -359,7 +359,7 @@ async fn good_version_reaches_all_guests_and_bad_ones_stop_at_the_first() {
     fleet.rests_at(&older).await;
     let versions = fleet.monitors().await.expect("monitors");
     assert!(
-        versions.iter().all(|one| one.version == OLDER),
+        versions.iter().all(|one| one.version == OLDER.0),
         "{versions:?}"
     );
     let runner = fleet.site.runner(VMS[0]).await.expect("a runner");
