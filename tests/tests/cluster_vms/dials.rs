@@ -73,7 +73,7 @@ impl Line {
             Some("API") => End::ApiServer,
             Some("controller" | "controller's") => End::Controller,
             Some("scheduler" | "kube-scheduler" | "extender") => End::Scheduler,
-            Some("agent") => End::Agent,
+            Some("agent" | "agent's") => End::Agent,
             Some("policy") => End::PolicyController,
             Some("fleet") => End::Fleet,
             Some("monitor" | "runner" | "the" | "guest's") => End::Vm,
