@@ -461,6 +461,7 @@ fn metric_names() -> BTreeSet<String> {
         ("neonvm-shim/controller/src/shell/set_metrics.rs", ""),
         ("neonvm-shim/runner/src/shell/metrics.rs", ""),
         ("fleet/shell/src/metrics.rs", ""),
+        ("fleet/controller/src/main.rs", ""),
     ] {
         // Words of that kind between quotation marks.
         for word in read(path).split('"').skip(1).step_by(2) {
