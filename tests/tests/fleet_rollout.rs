@@ -7,6 +7,7 @@ use bellows_tests::image::guest_programs;
 use bellows_tests::patience::wait_for;
 use bellows_tests::publisher::{Publisher, sha256_of};
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
+use daemon_kit::clock::Clock;
 use fleet_store::{Programs, deployment_object, environment_object, revision_object};
 use kube::api::{
     Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
@@ -16,6 +17,7 @@ use protocol::fleet::{
     RevisionData, Rollout, VERSION, revision_name,
 };
 use protocol::parts::{PartName, PartPhase, PartState};
+use protocol::time::WallTime;
 use serde_json::{Value, json};
 
 const ENVIRONMENT: &str = "monitors";
@@ -25,6 +27,7 @@ const CHANNEL: &str = "stable";
 const OLDER: (&str, &str) = ("0.1.0", "vm-monitor");
 const NEWER: (&str, &str) = ("0.1.1", "next-monitor");
 const VMS: [&str; 3] = ["first", "second", "third"];
+const A_DAY_US: i64 = 86_400_000_000;
 /// Longest rollout to all guests, or its return, without KVM.
 const PATIENCE: Duration = Duration::from_secs(400);
 
@@ -226,9 +229,10 @@ impl Fleet {
     /// Promotes the older release. No window is open for the rollout, until the release is said to
     /// be urgent. Returns the hash of its program.
     async fn goes_back_by_its_channel_once_that_is_urgent(&mut self) -> String {
-        let blackout = Patch::Merge(json!({"spec": {"blackouts": [{
-            "from": "2020-01-01T00:00:00Z", "to": "2100-01-01T00:00:00Z", "reason": "a test",
-        }]}}));
+        let now = Clock::new().wall();
+        let to = WallTime(now.0 + A_DAY_US);
+        let blackout = json!({"from": now, "to": to, "reason": "a test"});
+        let blackout = Patch::Merge(json!({"spec": {"blackouts": [blackout]}}));
         let environments = self.api(FleetKind::Environment);
         let params = PatchParams::default();
         let closed = environments.patch(ENVIRONMENT, &params, &blackout);
@@ -236,8 +240,13 @@ impl Fleet {
         let promoted = self.publisher.promote(OLDER.0, CHANNEL, false).await;
         promoted.expect("a channel");
         let name = self.deployment_to(OLDER.0).await;
-        let held = self.ends(&name, DeploymentState::Blocked).await;
-        assert_eq!(held["status"]["blockedBy"]["gate"], "window", "{held}");
+        wait_for("a closed window", PATIENCE, || async {
+            let held = self.read(FleetKind::Deployment, &name).await?;
+            let gate = &held["status"]["blockedBy"]["gate"];
+            (gate == "window").then_some(()).ok_or(held.to_string())
+        })
+        .await
+        .expect("a closed window");
         assert_eq!(self.touched_by(&name).await, [""; 0]);
         let promoted = self.publisher.promote(OLDER.0, CHANNEL, true).await;
         promoted.expect("an urgent channel");
