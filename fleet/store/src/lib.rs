@@ -24,7 +24,7 @@ pub use load::{Loaded, LoadedEnvironment, Problem};
 pub use objects::{
     Owner, OwnerKind, deployment_object, environment_object, newest_revision, own, revision_object,
 };
-pub use programs::Programs;
+pub use programs::{Programs, sha256_of};
 pub use revisions::{KeptRevision, kept_revisions};
 pub use unmanaged::{DaemonSigns, Unmanaged, observed, seen};
 

@@ -55,9 +55,10 @@ impl Programs {
             let text = format!("{shown} has more than 32 MiB");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         }
-        let sha256 = sha256_of(copy.path())?;
+        let sha256 = sha256_of(copy.reopen()?)?;
         let kept = self.path(&sha256);
-        if sha256_of(&kept).ok().as_ref() != Some(&sha256) {
+        let of_kept = File::open(&kept).and_then(sha256_of);
+        if of_kept.ok().as_ref() != Some(&sha256) {
             copy.as_file_mut().flush()?;
             copy.as_file().sync_all()?;
             copy.persist(&kept).map_err(|error| error.error)?;
@@ -88,9 +89,13 @@ impl Programs {
     }
 }
 
-fn sha256_of(path: &Path) -> io::Result<String> {
+/// SHA-256 of all that can be read, as lower-case hex.
+///
+/// # Errors
+/// Those of reading.
+pub fn sha256_of(mut content: impl Read) -> io::Result<String> {
     let mut hasher = Sha256::new();
-    io::copy(&mut File::open(path)?, &mut hasher)?;
+    io::copy(&mut content, &mut hasher)?;
     Ok(hex(&hasher.finalize()))
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use daemon_kit::unix_socket;
-use sha2::{Digest as _, Sha256};
+use fleet_store::sha256_of;
 use tokio::time::timeout;
 
 /// Longest connection attempt.
@@ -48,17 +48,13 @@ pub fn program_of(pid: i32) -> io::Result<String> {
 }
 
 fn digest(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
+    let file = File::open(path)?;
     let of = file.metadata()?;
     let key = (of.dev(), of.ino(), of.len(), of.mtime());
     if let Some(known) = kept().get(&key) {
         return Ok(known.clone());
     }
-    let mut hasher = Sha256::new();
-    io::copy(&mut file, &mut hasher)?;
-    let bytes = hasher.finalize();
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let digest = format!("sha256:{hex}");
+    let digest = format!("sha256:{}", sha256_of(file)?);
     kept().insert(key, digest.clone());
     Ok(digest)
 }
