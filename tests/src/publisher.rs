@@ -50,6 +50,17 @@ impl Publisher {
         self.publish("release", &words).await
     }
 
+    /// Signs a release of an agent's image, known by its digest. It is independent of the fleet's
+    /// version too.
+    ///
+    /// # Errors
+    /// With what the command printed.
+    pub async fn release_agent(&self, version: &str, digest: &str) -> Result<()> {
+        let image = format!("agent={digest}");
+        let words = ["--to", version, "--image", &image, "--independent"];
+        self.publish("release", &words).await
+    }
+
     /// Lets a channel name a release.
     ///
     /// # Errors
@@ -73,7 +84,9 @@ impl Publisher {
         root.display().to_string()
     }
 
-    fn releases(&self) -> PathBuf {
+    /// Folder of the repository, for a server of files.
+    #[must_use]
+    pub fn releases(&self) -> PathBuf {
         self.dir.path().join("releases")
     }
 

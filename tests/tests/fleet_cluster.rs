@@ -7,20 +7,18 @@ mod agents;
 #[path = "fleet_cluster/server.rs"]
 mod server;
 
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::cluster::{Cluster, NodeKit, Programs, is_ready, nodes_or_skip};
 use bellows_tests::image::guest_programs;
 use bellows_tests::patience::wait_for;
-use bellows_tests::{bellows_bin, checkout, guest_or_skip};
+use bellows_tests::publisher::{Publisher, sha256_of};
+use bellows_tests::{checkout, guest_or_skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use server::Server;
-use sha2::{Digest as _, Sha256};
 
 /// A guest boots in 10 s by TCG on an idle machine. This one also runs two nodes.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -41,14 +39,21 @@ const BAD: (&str, &str) = ("0.1.2", "crashing-part");
 
 struct World {
     cluster: Cluster,
-    dir: tempfile::TempDir,
+    publisher: Publisher,
+    /// What its nodes and images are made from.
+    _dir: tempfile::TempDir,
 }
 
 impl World {
     async fn start(programs: Programs, kit: &NodeKit) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let cluster = Cluster::with_our_images(programs, kit, dir.path(), 2).await?;
-        let world = Self { cluster, dir };
+        let publisher = Publisher::new()?;
+        let world = Self {
+            cluster,
+            publisher,
+            _dir: dir,
+        };
         let deployed = world.cluster.deploy().await;
         deployed.with_context(|| world.explain())?;
         Ok(world)
@@ -67,38 +72,9 @@ impl World {
         self.cluster.plane().apply(&object.to_string()).map(drop)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// Runs a command of the publisher, who has no cluster.
-    fn publish(&self, words: &[&str]) -> Result<()> {
-        let (folder, keys) = (self.path("releases"), self.path("keys"));
-        let output = Command::new(bellows_bin())
-            .args(["fleet", "publish", words[0]])
-            .arg(folder)
-            .args(&words[1..])
-            .arg("--keys")
-            .arg(keys)
-            .output()?;
-        ensure!(output.status.success(), "publish {words:?}: {output:?}");
-        Ok(())
-    }
-
-    fn release(&self, (version, program): (&str, &str)) -> Result<()> {
-        let folder = guest_programs().context("programs of guests")?;
-        let program = format!("monitor={}", folder.join(program).display());
-        // Newer than the fleet that is under test.
-        let independent = "--independent";
-        self.publish(&[
-            "release",
-            "--to",
-            version,
-            "--program",
-            &program,
-            independent,
-        ])?;
-        self.publish(&["promote", "--to", version, "--channel", CHANNEL])
+    async fn release(&self, (version, name): (&str, &str)) -> Result<()> {
+        self.publisher.release(version, &program(name)?).await?;
+        self.publisher.promote(version, CHANNEL, false).await
     }
 
     /// Deploys the fleet by its manifests, with the authority of the server.
@@ -260,12 +236,9 @@ impl World {
     }
 }
 
-/// Digest of the program of a release.
-fn digest((_, program): (&str, &str)) -> Result<String> {
+fn program(name: &str) -> Result<Vec<u8>> {
     let folder = guest_programs().context("programs of guests")?;
-    let content = std::fs::read(folder.join(program))?;
-    let bytes = Sha256::digest(content);
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(std::fs::read(folder.join(name))?)
 }
 
 fn vm(name: &str) -> Value {
@@ -338,12 +311,12 @@ async fn roll(world: &World) -> Result<()> {
     for name in VMS {
         world.apply(&vm(name))?;
     }
-    world.publish(&["init"])?;
-    world.publish(&["channel", CHANNEL])?;
-    world.release(GOOD)?;
-    let server = Server::start(world.cluster.listen(PORT)?, world.path("releases"))?;
+    world.publisher.init(CHANNEL).await?;
+    world.release(GOOD).await?;
+    let releases = world.publisher.releases();
+    let server = Server::start(world.cluster.listen(PORT)?, releases)?;
     world.deploy_fleet(&server.authority).await?;
-    let root = std::fs::read_to_string(world.path("releases/metadata/1.root.json"))?;
+    let root = std::fs::read_to_string(world.publisher.root())?;
     world.apply(&channel(&server, &root))?;
     world.apply(&environment())?;
     let revision = format!("{ENVIRONMENT}-r1");
@@ -372,7 +345,7 @@ async fn good_release_reaches_all_guests(world: &World, revision: &str) -> Resul
         .await?;
     let is_it = |one: &Value| one["metadata"]["name"] == "to-good";
     world.ended(is_it, "Complete").await?;
-    world.all_run(&digest(GOOD)?).await?;
+    world.all_run(&sha256_of(&program(GOOD.1)?)).await?;
     let list = world.get(&["fleetinstances"])?;
     for instance in list["items"].as_array().into_iter().flatten() {
         let part = &instance["status"]["parts"]["monitor"];
@@ -383,14 +356,14 @@ async fn good_release_reaches_all_guests(world: &World, revision: &str) -> Resul
 
 /// The channel names it, and the fleet itself makes the deployment and its rollback.
 async fn bad_release_is_taken_back(world: &World) -> Result<()> {
-    world.release(BAD)?;
+    world.release(BAD).await?;
     let of_revision =
         |one: &Value, number: u32| one["spec"]["revision"] == format!("{ENVIRONMENT}-r{number}");
     let is_bad = |one: &Value| of_revision(one, 2) && one["spec"]["kind"] == "User";
     let bad = world.ended(is_bad, "Unhealthy").await?;
     let is_back = |one: &Value| one["spec"]["kind"] == "Rollback" && of_revision(one, 1);
     world.ended(is_back, "Complete").await?;
-    world.all_run(&digest(GOOD)?).await?;
+    world.all_run(&sha256_of(&program(GOOD.1)?)).await?;
     let all = world.deployments()?;
     let one = all
         .iter()

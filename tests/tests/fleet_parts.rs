@@ -9,11 +9,11 @@ use bellows_tests::guest::Guest;
 use bellows_tests::guest_or_skip;
 use bellows_tests::image::guest_programs;
 use bellows_tests::patience::wait_for;
+use bellows_tests::publisher::sha256_of;
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use daemon_kit::http_client::over_unix;
 use hyper::Method;
 use protocol::parts::{PartName, PartPhase, PartSource, PartState, PartStates};
-use sha2::{Digest as _, Sha256};
 
 const VM: &str = "parts";
 /// Length of the trials, seconds.
@@ -77,7 +77,7 @@ impl World {
     /// Brings a program and begins its trial. Returns the uptime of the guest before it.
     async fn attempt(&mut self, part: PartName, program: &[u8]) -> u64 {
         self.turns += 1;
-        let sha256 = sha256(program);
+        let sha256 = sha256_of(program);
         let path = format!(
             "/{}?sha256={sha256}&version=0.1.{1}&token=turn-{1}&epoch={1}",
             part.as_str(),
@@ -110,16 +110,16 @@ impl World {
         for kill in 1..=KILLS {
             let line = "kill -9 $(cat /run/bellows/parts/monitor.pid)";
             self.site.ssh(VM, line, None).await.unwrap();
-            let again = wait_for("the monitor again", PATIENCE, || async {
+            let started = kept.starts + kill;
+            let expected = (started, kept.from, PartPhase::Settled, &kept.sha256);
+            wait_for("the monitor again", PATIENCE, || async {
                 let state = self.part(PartName::Monitor).await?;
                 // Until it executes the program, the process is a shell.
-                if state.starts == kept.starts + kill && state.sha256 == kept.sha256 {
-                    return Ok(state);
-                }
-                Err(format!("{state:?}"))
-            });
-            let again = again.await.unwrap();
-            assert_eq!((again.from, again.phase), (kept.from, PartPhase::Settled));
+                let seen = (state.starts, state.from, state.phase, &state.sha256);
+                (seen == expected).then_some(()).ok_or(format!("{state:?}"))
+            })
+            .await
+            .unwrap();
         }
     }
 
@@ -130,11 +130,6 @@ impl World {
         assert!(took <= TRIAL_S + RETURN_S, "{took} s: {state:?}");
         state
     }
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    let digest = Sha256::digest(bytes);
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn program(name: &str) -> Vec<u8> {
@@ -164,7 +159,7 @@ async fn good_parts_are_kept_and_bad_ones_go_back_while_the_guest_works_on() {
 
     // The image's monitor with another hash.
     let good = [program("vm-monitor"), b"another hash".to_vec()].concat();
-    let good_sha = sha256(&good);
+    let good_sha = sha256_of(&good);
     world.attempt(monitor, &good).await;
     world.wait(monitor, PartPhase::Trial, &good_sha).await;
     world.order(monitor, "keep").await.unwrap();

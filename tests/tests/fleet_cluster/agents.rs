@@ -52,18 +52,9 @@ fn image(world: &World, name: &str, change: impl FnOnce(&mut Value), dir: &Path)
 }
 
 impl World {
-    fn release_agent(&self, version: &str, digest: &str) -> Result<()> {
-        let image = format!("agent={digest}");
-        let release = [
-            "release",
-            "--to",
-            version,
-            "--image",
-            &image,
-            "--independent",
-        ];
-        self.publish(&release)?;
-        self.publish(&["promote", "--to", version, "--channel", CHANNEL])
+    async fn release_agent(&self, version: &str, digest: &str) -> Result<()> {
+        self.publisher.release_agent(version, digest).await?;
+        self.publisher.promote(version, CHANNEL, false).await
     }
 
     fn agents(&self) -> Result<Vec<Value>> {
@@ -170,12 +161,12 @@ async fn replace(world: &World) -> Result<()> {
         &label,
         "--timeout=120s",
     ])?;
-    world.publish(&["init"])?;
-    world.publish(&["channel", CHANNEL])?;
-    world.release_agent(GOOD, &good)?;
-    let server = Server::start(world.cluster.listen(PORT)?, world.path("releases"))?;
+    world.publisher.init(CHANNEL).await?;
+    world.release_agent(GOOD, &good).await?;
+    let releases = world.publisher.releases();
+    let server = Server::start(world.cluster.listen(PORT)?, releases)?;
     world.deploy_fleet(&server.authority).await?;
-    let root = std::fs::read_to_string(world.path("releases/metadata/1.root.json"))?;
+    let root = std::fs::read_to_string(world.publisher.root())?;
     world.apply(&in_system(channel(&server, &root)))?;
     world.apply(&environment())?;
     let revision = format!("{AGENTS}-r1");
@@ -222,7 +213,7 @@ async fn good_image_reaches_both_nodes(world: &World, revision: &str, good: &str
 }
 
 async fn bad_image_is_taken_back(world: &World, bad: &str, good: &str) -> Result<()> {
-    world.release_agent(BAD, bad)?;
+    world.release_agent(BAD, bad).await?;
     let of_kind = |kind: &'static str| move |one: &Value| one["spec"]["kind"] == kind;
     let is_bad = |one: &Value| {
         let is_second = one["spec"]["revision"] == format!("{AGENTS}-r2");
