@@ -205,6 +205,9 @@ pub struct VmSetStatus {
     /// Upgrade that is under way or halted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upgrade: Option<Upgrade>,
+    /// Ordinals that members do not take, as another VM had the name. In order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<u32>,
     /// At most one of each type.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,

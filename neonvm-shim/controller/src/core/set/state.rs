@@ -10,7 +10,7 @@ use protocol::vm::VirtualMachine;
 use serde_json::json;
 
 use super::build;
-use super::count::{self, Count};
+use super::count::{self, Count, Ordinals};
 use super::event::{Action, Event, Kind, Reason, Response};
 use super::member::{Member, MemberState};
 use super::pace::Pace;
@@ -191,6 +191,10 @@ impl SetCore {
         let mut wanted = stored.clone();
         let used = members.values().map(|member| member.version).collect();
         versions::observe(set, &mut wanted, &used);
+        self.taken.retain(|_, until| *until > now);
+        let taken = self.taken.keys().copied().collect();
+        let reserved = wanted.upgrade.as_ref().and_then(|upgrade| upgrade.ordinal);
+        wanted.left_out = count::left_out(Ordinals::of(set, &stored), &members, reserved, &taken);
         self.step = Step::of(wanted.upgrade.as_ref(), &members, self.step, now);
         let look = upgrade::look(set, &members, &mut wanted, self.step, now);
         self.wake(look.again);
@@ -251,9 +255,8 @@ impl SetCore {
             None => {}
         }
         let reserved = step.and_then(|upgrade| upgrade.ordinal);
-        self.taken.retain(|_, until| *until > now);
         let taken = self.taken.keys().copied().collect();
-        let counted = count::next(set.spec.replicas, members, reserved, &taken);
+        let counted = count::next(Ordinals::of(set, status), members, reserved, &taken);
         if let Some(action) = self.count(set, members, status, counted, now) {
             return Some(action);
         }

@@ -54,5 +54,6 @@ pub(super) fn decided(status: &VmSetStatus) -> impl PartialEq + '_ {
         status.newest,
         status.versions.as_slice(),
         status.upgrade.as_ref(),
+        status.left_out.as_slice(),
     )
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use protocol::policy::{Upgrade, VmSet, VmSetStatus, check_template, member_name};
 use protocol::time::{Span, Timestamp};
 
-use super::count::is_surplus;
+use super::count::Ordinals;
 use super::member::Member;
 
 /// A change that an upgrade asks for.
@@ -101,7 +101,8 @@ pub(super) fn look(
         return look;
     };
     if upgrade.halted.is_none() {
-        advance(set, members, &mut upgrade, step, now, &mut look);
+        let ordinals = Ordinals::of(set, status);
+        advance(set, ordinals, members, &mut upgrade, step, now, &mut look);
         let outdated = members.values().filter(is_outdated);
         if upgrade.ordinal.is_none() && outdated.count() == 0 {
             finish(status, current, to);
@@ -139,15 +140,14 @@ fn finish(status: &mut VmSetStatus, current: u32, to: u32) {
 /// Follows the step that is under way, and chooses the next one when it is done.
 fn advance(
     set: &VmSet,
+    ordinals: Ordinals<'_>,
     members: &BTreeMap<u32, Member>,
     upgrade: &mut Upgrade,
     step: Option<Step>,
     now: Timestamp,
     look: &mut Look,
 ) {
-    let replicas = set.spec.replicas;
-    let gone = |ordinal: &u32| is_surplus(*ordinal, replicas, members);
-    if upgrade.ordinal.as_ref().is_some_and(gone) {
+    if upgrade.ordinal.is_some_and(|it| ordinals.has_surplus(it)) {
         upgrade.ordinal = None;
     }
     if let Some(ordinal) = upgrade.ordinal {
@@ -160,10 +160,10 @@ fn advance(
             Progress::Leaving => {}
             Progress::Change(change) => look.change = Some(change),
             Progress::Halt(why) => upgrade.halted = Some(why),
-            Progress::Ready => upgrade.ordinal = choose(members, upgrade.to, replicas),
+            Progress::Ready => upgrade.ordinal = choose(members, upgrade.to, ordinals),
         }
     } else {
-        upgrade.ordinal = choose(members, upgrade.to, replicas);
+        upgrade.ordinal = choose(members, upgrade.to, ordinals);
     }
 }
 
@@ -202,10 +202,10 @@ fn progress(set: &VmSet, members: &BTreeMap<u32, Member>, step: Step, now: Times
 
 /// The next member to replace: one that is not up before one that is, then the lowest ordinal. A
 /// member that is up stays while one with the new version is not.
-fn choose(members: &BTreeMap<u32, Member>, to: u32, replicas: u32) -> Option<u32> {
+fn choose(members: &BTreeMap<u32, Member>, to: u32, ordinals: Ordinals<'_>) -> Option<u32> {
     let staying = || members.values().filter(|member| !member.is_leaving());
-    let mut outdated = staying()
-        .filter(|member| member.version != to && !is_surplus(member.ordinal, replicas, members));
+    let mut outdated =
+        staying().filter(|member| member.version != to && !ordinals.has_surplus(member.ordinal));
     let first = outdated.clone().next();
     let down = outdated.find(|member| !member.is_up());
     let is_whole = staying().all(|member| member.version != to || member.is_up());

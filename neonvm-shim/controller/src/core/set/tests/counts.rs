@@ -87,6 +87,38 @@ fn ordinal_of_a_name_that_another_vm_has_is_left_out() {
     assert!(problem.contains("member 1"), "{problem}");
 }
 
+#[test]
+fn ordinal_that_was_left_out_stays_so_after_a_restart() {
+    let mut world = World::new(2);
+    world.create_foreign("web-1");
+    world.settle();
+    assert_eq!(world.status().left_out, [1]);
+    world.changes.clear();
+    world.restart();
+    world.delete_foreign("web-1");
+    world.settle();
+    assert_eq!(world.ordinals(), [0, 2], "no member moves for a free name");
+    assert!(world.changes.is_empty(), "{:?}", world.changes);
+    world.scale(3);
+    world.settle();
+    assert_eq!(world.ordinals(), [0, 1, 2]);
+    assert!(world.status().left_out.is_empty());
+}
+
+/// Requirement: V15
+#[test]
+fn v15_last_member_goes_though_one_below_is_missing() {
+    let mut world = World::up(4);
+    world.scale(3);
+    world.run(Span::from_millis(100));
+    world.scale(5);
+    world.run(Span::from_millis(100));
+    assert_eq!(world.ordinals(), [0, 1, 2, 4], "3 is still going");
+    world.scale(4);
+    world.settle();
+    assert_eq!(world.ordinals(), [0, 1, 2, 3]);
+}
+
 /// Requirement: V17
 #[test]
 fn v17_file_of_the_members_follows_them() {
@@ -122,7 +154,7 @@ fn file_of_the_members_is_there_before_the_first_member() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     /// Requirement: V09, V15
     #[test]

@@ -185,6 +185,10 @@ impl World {
         self.vms.insert(name.into(), stored);
     }
 
+    pub(super) fn delete_foreign(&mut self, name: &str) {
+        self.vms.remove(name).expect("a VM");
+    }
+
     /// Changes the VM of a member and shows it.
     pub(super) fn edit_vm(&mut self, ordinal: u32, edit: impl FnOnce(&mut VirtualMachine)) {
         let stored = self.vms.get_mut(&format!("web-{ordinal}")).expect("a VM");
