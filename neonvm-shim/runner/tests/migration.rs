@@ -201,9 +201,6 @@ async fn take_over(from: &mut Vm, to: &Vm, id: &str) -> GuestState {
 /// One guest is migrated with a copy of its disk, recalled in the middle and at the very end,
 /// abandoned by a target that dies, and migrated in the end. It stays the same boot, with its
 /// plugged CPUs and memory.
-///
-/// QEMU 10.0 without KVM sometimes misses a page that the guest writes during the transfer, and the
-/// guest's kernel panics right after the migration (docs/migration.md).
 #[tokio::test]
 async fn migrated_guest_runs_in_one_place_only() {
     let name = "migrated_guest_runs_in_one_place_only";
@@ -293,7 +290,7 @@ async fn moves(kit: Arc<Kit>) {
 
 /// Requirement: N44
 /// The source's runner dies while it sends a guest, with a disk that both share, and the next
-/// runner goes on. What `migrated_guest_runs_in_one_place_only` says of QEMU holds here too.
+/// runner goes on.
 #[tokio::test]
 async fn guest_is_sent_by_two_runners_in_turn() {
     let name = "guest_is_sent_by_two_runners_in_turn";

@@ -30,7 +30,7 @@ use crate::terminal::{err, out};
 pub(crate) struct RunnerArgs {
     #[command(flatten)]
     namespace: NamespaceArgs,
-    /// Move guests without KVM too, although a move harms some of them
+    /// Move guests without KVM too, which stand still while they are sent
     #[arg(long)]
     without_kvm: bool,
     #[command(flatten)]

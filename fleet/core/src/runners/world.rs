@@ -132,7 +132,7 @@ pub enum Fixed {
     DisksOnClaims,
     /// It has swap or an empty disk, which stay on their node.
     DisksOfNode,
-    /// It runs without KVM, where moves harm some guests.
+    /// It runs without KVM, so that it would stand still while it is sent.
     WithoutKvm,
 }
 
@@ -143,7 +143,9 @@ impl Fixed {
         match self {
             Self::DisksOnClaims => "its disks on claims do not move",
             Self::DisksOfNode => "its swap or empty disks do not move to another node",
-            Self::WithoutKvm => "it runs without KVM, where a move can harm the guest",
+            Self::WithoutKvm => {
+                "it runs without KVM, so that it would stand still while it is sent"
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::qmp::Qmp;
+use crate::config::Accel;
 use crate::core::paths::Paths;
 use crate::core::sizer::QmpFailure;
 use crate::core::transfer::View;
@@ -93,6 +94,7 @@ command!(Incoming, "migrate-incoming");
 command!(StartPostCopy, "migrate-start-postcopy");
 command!(Cancel, "migrate_cancel");
 command!(GoOn, "migrate-continue");
+command!(Stop, "stop");
 command!(Cont, "cont");
 command!(Get, "qom-get");
 command!(List, "qom-list");
@@ -335,7 +337,9 @@ impl Qmp {
         Ok(())
     }
 
-    /// Begins to send the guest; encrypted by the keys in a directory, if one is given.
+    /// Begins to send the guest; encrypted by the keys in a directory, if one is given. With
+    /// `accel` TCG the guest is stopped first: that QEMU misses some of the pages that a guest
+    /// writes while it is sent.
     ///
     /// # Errors
     /// QEMU refuses or does not answer.
@@ -343,7 +347,7 @@ impl Qmp {
         &self,
         via: Via,
         with_disk: bool,
-        how: StreamOptions,
+        (how, accel): (StreamOptions, Accel),
         keys: Option<&Path>,
     ) -> Step {
         // The keys of the disk's copy were loaded at its beginning and stay.
@@ -359,6 +363,9 @@ impl Qmp {
                 format!("fd:{TO_TARGET}")
             }
         };
+        if accel == Accel::Tcg {
+            self.execute(Stop(json!({}))).await?;
+        }
         self.execute(Migrate(json!({ "uri": uri }))).await?;
         if how.post_copy {
             self.execute(StartPostCopy(json!({}))).await?;

@@ -18,7 +18,7 @@ use super::process;
 use super::qmp::Qmp;
 use super::qmp_transfer::Via;
 use super::record::Record;
-use crate::config::RunnerConfig;
+use crate::config::{Accel, RunnerConfig};
 use crate::core::args::{cmdline, device_mac, overlay_mac};
 use crate::core::connection::{Connection, connection, is_bridged};
 use crate::core::disks::{self, Drive, DriveKind};
@@ -304,6 +304,7 @@ pub(super) async fn depart(
     config: &RunnerConfig,
     action: &OutgoingAction,
     to: Option<(Destination, StreamOptions)>,
+    accel: Accel,
 ) -> Result<(), QmpFailure> {
     let refused = |message: &str| {
         Err(QmpFailure {
@@ -332,7 +333,7 @@ pub(super) async fn depart(
                 Some(there) => Via::Descriptor(dialled(&there.stream()).await?),
                 None => Via::Address(to.stream),
             };
-            qmp.send(via, disk.is_some(), how, keys).await
+            qmp.send(via, disk.is_some(), (how, accel), keys).await
         }
     }
 }

@@ -17,11 +17,19 @@ use crate::core::disk_full;
 
 /// `query-status` of a running guest.
 const RUNS: &str = "running";
+/// `query-status` of a guest that was stopped by a command, as before it is sent without KVM. A
+/// guest that was sent is in another state.
+const PAUSED: &str = "paused";
 
 /// Whether no migration has stopped the guest: it runs, or QEMU has stopped it because a disk of
 /// the host is full.
-fn is_here(view: &View) -> bool {
+fn runs(view: &View) -> bool {
     view.run == RUNS || view.run == disk_full::STOPPED
+}
+
+/// Whether the guest has not left.
+fn is_here(view: &View) -> bool {
+    runs(view) || view.run == PAUSED
 }
 
 /// `query-migrate` of a QEMU that is connecting and has sent nothing.
@@ -224,7 +232,6 @@ impl Outgoing {
         let Some(view) = self.view.as_ref().filter(|_| self.pacer.fresh) else {
             return Some(OutgoingAction::Look);
         };
-        let is_here = is_here(view);
         let is_active = !matches!(
             view.migration.as_str(),
             "none" | "completed" | "failed" | "cancelled"
@@ -234,7 +241,7 @@ impl Outgoing {
                 "postcopy-active" | "postcopy-paused" => Some(OutgoingAction::Abandon),
                 "cancelling" => self.look(now),
                 _ if is_active || view.copy.is_some() => Some(OutgoingAction::Cancel),
-                _ if is_here => {
+                _ if runs(view) => {
                     self.over = true;
                     None
                 }
@@ -255,6 +262,8 @@ impl Outgoing {
         if self.problem.is_some() {
             return if is_active || view.copy.is_some() {
                 Some(OutgoingAction::Cancel)
+            } else if view.run == PAUSED {
+                Some(OutgoingAction::Continue)
             } else {
                 self.pacer.wait(now, LOOK_IDLE);
                 None

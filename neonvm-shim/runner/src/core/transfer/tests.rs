@@ -1,5 +1,6 @@
 use serde_json::json;
 
+use super::outgoing::Leaving;
 use super::{Manifest, Outgoing, OutgoingAction, OutgoingEvent, Unfit, View};
 use crate::config::Accel;
 use crate::core::connection::{Connection, connection, is_bridged};
@@ -8,7 +9,9 @@ use crate::core::guestd_key::GuestdKey;
 use crate::core::nic;
 use crate::core::shape::{CpuControl, shape};
 use protocol::core::Core as _;
-use protocol::migration::{OutgoingOrder, SECRET_OF_SHAPE, StreamOptions};
+use protocol::migration::{
+    Destination, OutgoingOrder, OutgoingStage, SECRET_OF_SHAPE, StreamOptions,
+};
 use protocol::time::Timestamp;
 use protocol::units::Bytes;
 use protocol::vm::VmSpec;
@@ -92,15 +95,10 @@ fn guest_with_other_writable_disks_stays_on_its_machine() {
 
 /// A recalled departure after this answer of QEMU.
 fn recalled(run: &str, migration: &str) -> Outgoing {
-    let how = StreamOptions {
-        post_copy: false,
-        auto_converge: true,
-        max_bandwidth: Bytes(0),
-    };
     let mut leaving = Outgoing::new(OutgoingOrder {
         id: "m".into(),
         to: None,
-        how,
+        how: HOW,
     });
     let now = Timestamp(1);
     leaving.handle(now, OutgoingEvent::Recall);
@@ -128,6 +126,72 @@ fn guest_stopped_by_its_disk_counts_as_running() {
         assert_eq!(leaving.poll_action(Timestamp(1)), action, "{run}");
         assert_eq!(leaving.is_over(), over, "{run}");
     }
+}
+
+const HOW: StreamOptions = StreamOptions {
+    post_copy: false,
+    auto_converge: true,
+    max_bandwidth: Bytes(0),
+};
+
+/// A departure whose record says that the guest is sent.
+fn sent() -> Outgoing {
+    let to = Destination {
+        stream: "127.0.0.1:1".parse().unwrap(),
+        disk: None,
+        encrypted: false,
+        sockets: None,
+    };
+    Outgoing::found(Leaving {
+        order: OutgoingOrder {
+            id: "m".into(),
+            to: Some(to),
+            how: HOW,
+        },
+        copying: false,
+        sent: true,
+        recalled: false,
+    })
+}
+
+/// What follows the next query, which finds QEMU so.
+fn after_query(leaving: &mut Outgoing, run: &str, migration: &str) -> Option<OutgoingAction> {
+    let now = leaving.poll_deadline().unwrap();
+    assert_eq!(leaving.poll_action(now), Some(OutgoingAction::Look));
+    let view = View {
+        run: run.to_owned(),
+        migration: migration.to_owned(),
+        ..View::default()
+    };
+    leaving.handle(now, OutgoingEvent::Viewed(Ok(view)));
+    let action = leaving.poll_action(now)?;
+    leaving.handle(now, OutgoingEvent::Done(action.clone(), Ok(())));
+    Some(action)
+}
+
+/// Without KVM a guest is stopped before it is sent.
+#[test]
+fn stopped_guest_goes_on_if_it_cannot_be_sent() {
+    let mut leaving = sent();
+    let send = after_query(&mut leaving, "running", "none");
+    assert_eq!(send, Some(OutgoingAction::Send));
+    assert_eq!(after_query(&mut leaving, "paused", "active"), None);
+    assert_eq!(leaving.report().stage, OutgoingStage::Sending);
+    assert_eq!(after_query(&mut leaving, "paused", "failed"), None);
+    assert_eq!(leaving.report().stage, OutgoingStage::Failed);
+    let go_on = after_query(&mut leaving, "paused", "failed");
+    assert_eq!(go_on, Some(OutgoingAction::Continue));
+    assert_eq!(after_query(&mut leaving, "running", "failed"), None);
+}
+
+/// The stop does not look like the end of an earlier migration that was recalled.
+#[test]
+fn stopped_guest_is_sent_after_an_earlier_migration() {
+    let mut leaving = sent();
+    let send = after_query(&mut leaving, "paused", "completed");
+    assert_eq!(send, Some(OutgoingAction::Send));
+    assert_eq!(after_query(&mut leaving, "postmigrate", "completed"), None);
+    assert!(leaving.is_handed_over());
 }
 
 #[test]

@@ -136,7 +136,7 @@ impl VmDriver {
                     return send(&inputs, TransferResult::Outgoing(event)).await;
                 }
                 OutgoingAction::Copy | OutgoingAction::Send => {
-                    depart(&qmp, &config, &action, to).await
+                    depart(&qmp, &config, &action, to, record.accel).await
                 }
                 OutgoingAction::Switch => qmp.switch().await,
                 OutgoingAction::Cancel => qmp.call_off().await,
