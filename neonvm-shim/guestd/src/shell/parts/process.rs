@@ -23,6 +23,8 @@ const VERSION_LIMIT: Duration = Duration::from_secs(5);
 /// How long a process may take to end before it is killed.
 const END_LIMIT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(20);
+/// Program of the scripts that start the parts.
+const SHELL: &str = "/bin/sh";
 
 /// A program file that was read: its identity, hash and version.
 #[derive(Debug, Clone)]
@@ -49,6 +51,12 @@ impl Parts {
     /// Path of the program that a process runs.
     fn executable(&self, pid: u32) -> Option<PathBuf> {
         fs::read_link(self.of_process(pid, "exe")).ok()
+    }
+
+    /// Whether a part's process runs the part, and no longer the script that starts it.
+    fn has_begun(&self, pid: u32) -> bool {
+        let shell = Path::new(SHELL).canonicalize().ok();
+        shell.is_none() || self.executable(pid) != shell
     }
 
     /// Whether the part's process runs the program of this slot.
@@ -84,7 +92,8 @@ impl Parts {
                 .unwrap_or(0),
             resident_bytes: 0,
         };
-        let Some(pid) = self.pid(part) else {
+        let pid = self.pid(part).filter(|pid| self.has_begun(*pid));
+        let Some(pid) = pid else {
             return running;
         };
         if let Some(known) = self.identify(part, pid, running.from).await {

@@ -318,3 +318,21 @@ async fn own_process_is_reported_with_its_hash() {
     assert_eq!(state.from, PartSource::Package, "no scripts are here");
     assert!(state.resident_bytes > 0);
 }
+
+/// The script that starts a part writes its number before the part's program runs.
+#[tokio::test]
+async fn part_that_begins_is_not_reported_as_the_shell() {
+    let guest = Guest::new();
+    let root = guest.root.path();
+    fs::write(root.join("run/monitor.pid"), "7\n").expect("written");
+    let process = root.join("proc/7");
+    fs::create_dir(&process).expect("made");
+    let shell = Path::new("/bin/sh").canonicalize().expect("a shell");
+    std::os::unix::fs::symlink(shell, process.join("exe")).expect("linked");
+    let state = guest.parts.state(PartName::Monitor).await.expect("a state");
+    assert_eq!((state.sha256.as_str(), state.version.as_str()), ("", ""));
+    fs::remove_file(process.join("exe")).expect("removed");
+    std::os::unix::fs::symlink("/bin/true", process.join("exe")).expect("linked");
+    let state = guest.parts.state(PartName::Monitor).await.expect("a state");
+    assert_eq!(state.sha256.len(), 64);
+}
