@@ -47,6 +47,12 @@ pub(crate) const POLICY_CONTROLLER: Part = Part {
     port: 7780,
 };
 
+/// Several run, one of them leads.
+pub(crate) const FLEET_CONTROLLER: Part = Part {
+    name: "bellows-fleet",
+    port: 7780,
+};
+
 pub(crate) fn is_ready(pod: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();

@@ -1,15 +1,15 @@
 //! Checks of a cluster through its API: installed version, rights, nodes and the health of the
 //! components. Nothing is changed. The one object that is written is a dry run.
 
+mod fleet;
+mod leases;
 mod nodes;
 mod policies;
 mod rights;
 
 use std::collections::BTreeMap;
 
-use daemon_kit::clock::Clock;
 use protocol::mode::KEY_MODE;
-use protocol::time::WallTime;
 use protocol::vm::API_VERSION;
 use serde_json::Value;
 
@@ -21,8 +21,6 @@ use crate::fail::Outcome;
 
 /// Oldest Kubernetes version that the manifests support.
 const OLDEST: (u32, u32) = (1, 30);
-/// Tolerated difference between the clocks of this machine and of a Lease's holder, in seconds.
-const SKEW_S: i64 = 10;
 
 /// Runs all checks.
 pub(super) async fn all(api: &Api) -> Outcome<Vec<Finding>> {
@@ -65,10 +63,11 @@ pub(super) async fn all(api: &Api) -> Outcome<Vec<Finding>> {
     ));
     let (of_controller, of_scheduler) = ("controller's Lease", "scheduler's Lease");
     let place = (namespace.as_str(), "a3b22509.neon.tech");
-    findings.push(lease(api, of_controller, CONTROLLER, place).await);
+    findings.push(leases::held(api, of_controller, CONTROLLER, place).await);
     let place = ("kube-system", SCHEDULER.name);
-    findings.push(lease(api, of_scheduler, SCHEDULER, place).await);
+    findings.push(leases::held(api, of_scheduler, SCHEDULER, place).await);
     findings.push(policies::controller(api).await);
+    findings.push(fleet::controller(api).await);
     findings.push(modes(api).await);
     findings.push(metrics(api).await);
     Ok(findings)
@@ -125,37 +124,6 @@ fn ready(part: Part, pods: &[Value]) -> Finding {
     let found = format!("none of {} pods is ready", pods.len());
     let fix = format!("see why: kubectl describe pods -A -l name={}", part.name);
     Finding::missing(name, found, "nothing works without it", fix)
-}
-
-async fn lease(
-    api: &Api,
-    name: &'static str,
-    part: Part,
-    (namespace, lease): (&str, &str),
-) -> Finding {
-    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{lease}");
-    let object = api.read(&path).await.unwrap_or_default();
-    let fix = format!(
-        "see why none does: kubectl logs -n {namespace} -l name={} --prefix --tail=50",
-        part.name
-    );
-    judge_lease(name, &object, Clock::new().wall(), &fix)
-}
-
-fn judge_lease(name: &'static str, lease: &Value, now: WallTime, fix: &str) -> Finding {
-    let spec = &lease["spec"];
-    let holder = spec["holderIdentity"].as_str().unwrap_or_default();
-    let renewed = spec["renewTime"]
-        .as_str()
-        .and_then(|text| WallTime::parse(text).ok());
-    let lasts = spec["leaseDurationSeconds"].as_i64().unwrap_or(15) + SKEW_S;
-    let age = renewed.map(|at| now.0.saturating_sub(at.0) / 1_000_000);
-    let rule = "of several replicas the one that holds it works";
-    match age {
-        _ if holder.is_empty() => Finding::missing(name, "nobody holds it", rule, fix),
-        Some(age) if age <= lasts => Finding::ok(name, format!("held by {holder}")),
-        _ => Finding::missing(name, format!("{holder} has let it lapse"), rule, fix),
-    }
 }
 
 async fn modes(api: &Api) -> Finding {
@@ -223,30 +191,8 @@ async fn metrics(api: &Api) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::super::finding::Severity;
     use super::*;
-
-    #[test]
-    fn a_lease_is_held_while_it_is_renewed() {
-        let now = WallTime::parse("2026-01-02T03:04:30Z").unwrap();
-        let lease = |holder: &str, at: &str| json!({"spec": {"holderIdentity": holder, "renewTime": at, "leaseDurationSeconds": 15}});
-        let judge = |lease: &Value| judge_lease("lease", lease, now, "").verdict;
-        assert_eq!(
-            judge(&lease("a", "2026-01-02T03:04:20.000000Z")),
-            Severity::Ok
-        );
-        assert_eq!(
-            judge(&lease("a", "2026-01-02T03:04:00.000000Z")),
-            Severity::Missing
-        );
-        assert_eq!(
-            judge(&lease("", "2026-01-02T03:04:20.000000Z")),
-            Severity::Missing
-        );
-        assert_eq!(judge(&Value::Null), Severity::Missing);
-    }
 
     #[test]
     fn unknown_mode_label_is_reported() {

@@ -1,10 +1,9 @@
 //! Check of the policy controller. A cluster without policies needs none.
 
-use daemon_kit::clock::Clock;
 use serde_json::Value;
 
 use super::super::finding::{Finding, Severity};
-use super::judge_lease;
+use super::leases::with_leader;
 use crate::api::{Api, Kind};
 use crate::cluster::{POLICY_CONTROLLER, is_ready};
 
@@ -28,15 +27,7 @@ pub(super) async fn controller(api: &Api) -> Finding {
     if finding.verdict != Severity::Ok || pods.is_empty() {
         return finding;
     }
-    let lease = api.read(LEASE).await.unwrap_or_default();
-    let led = judge_lease(NAME, &lease, Clock::new().wall(), SEE);
-    match led.verdict {
-        Severity::Ok => Finding::ok(NAME, format!("{}; {}", finding.found, led.found)),
-        Severity::Degraded | Severity::Missing => Finding {
-            verdict: Severity::Degraded,
-            ..led
-        },
-    }
+    with_leader(api, finding, LEASE, SEE).await
 }
 
 fn judge(policies: usize, pods: &[Value]) -> Finding {
