@@ -3,6 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "policy/silence.rs"]
+mod silence;
+
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
