@@ -187,7 +187,10 @@ pub fn kill_all(state: &Path) -> Result<()> {
 }
 
 /// Processes whose command lines name the directory of a VM of this state directory.
-fn processes(state: &Path) -> Result<Vec<i32>> {
+///
+/// # Errors
+/// When the processes cannot be listed.
+pub fn processes(state: &Path) -> Result<Vec<i32>> {
     let marker = format!("{}/vms/", state.display());
     let mut found = Vec::new();
     for process in procfs::process::all_processes().context("list processes")? {

@@ -29,8 +29,9 @@ pub mod stand_in;
 pub mod vms;
 pub mod web;
 
+use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use test_records::{Missing, skip};
 
@@ -70,6 +71,19 @@ pub fn bellows_bin() -> PathBuf {
         Some(path) => PathBuf::from(path),
         None => program("bellows"),
     }
+}
+
+/// Puts another build of [`bellows_bin`] into a folder. It has a byte more at its end, so it does the
+/// same and is another program.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn other_build(folder: &Path) -> std::io::Result<PathBuf> {
+    let path = folder.join("bellows");
+    std::fs::copy(bellows_bin(), &path)?;
+    let mut file = std::fs::OpenOptions::new().append(true).open(&path)?;
+    file.write_all(b"\n")?;
+    Ok(path)
 }
 
 /// Another binary of this project: beside `$BELLOWS_BIN`, else in the target directory.

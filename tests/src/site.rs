@@ -344,11 +344,28 @@ impl Site {
     /// # Errors
     /// When one of the two does not succeed.
     pub async fn upgrade_up(&mut self) -> Result<()> {
+        self.replace_up(None).await
+    }
+
+    /// Ends `bellows up` and leaves its guests, then starts another build of it on them. `None` is
+    /// the `bellows` under test.
+    ///
+    /// # Errors
+    /// When one of the two does not succeed.
+    pub async fn replace_up(&mut self, program: Option<PathBuf>) -> Result<()> {
         self.bellows(&["down"]).await?;
         if let Some(mut child) = self.up.take() {
             child.wait().await.context("the end of bellows up")?;
         }
-        self.how.program = None;
+        self.restart_up_as(program).await
+    }
+
+    /// Starts another build of `bellows up` after [`Site::kill_up`].
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub async fn restart_up_as(&mut self, program: Option<PathBuf>) -> Result<()> {
+        self.how.program = program;
         self.restart_up().await
     }
 

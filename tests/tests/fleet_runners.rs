@@ -1,28 +1,17 @@
 //! A running guest gets a runner of a new `bellows` on one machine.
 
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bellows_tests::guest::Guest;
 use bellows_tests::patience::wait_for;
 use bellows_tests::site::{Site, UpOptions, postgres_vm};
-use bellows_tests::{bellows_bin, guest_or_skip};
+use bellows_tests::{guest_or_skip, other_build};
 use serde_json::Value;
 use test_records::retry::retry_known_tcg_bug;
 
 const VM: &str = "kept";
 const PATIENCE: Duration = Duration::from_secs(240);
 const ROLLOUT: [&str; 5] = ["fleet", "rollout", "runner", "--output", "json"];
-
-/// The `bellows` under test with a byte more at its end: it does the same, and is another program.
-fn former_bellows(folder: &Path) -> PathBuf {
-    let path = folder.join("bellows");
-    std::fs::copy(bellows_bin(), &path).expect("a copy");
-    let file = std::fs::OpenOptions::new().append(true).open(&path);
-    file.expect("a file").write_all(b"\n").expect("a byte");
-    path
-}
 
 async fn order(site: &Site, more: &[&str]) -> Result<Value, String> {
     let words = [&ROLLOUT, more].concat();
@@ -73,7 +62,7 @@ async fn guest_moves_to_a_runner_of_the_new_program() {
 
 async fn moves() {
     let folder = tempfile::tempdir().expect("a folder");
-    let former = former_bellows(folder.path());
+    let former = other_build(folder.path()).expect("a copy");
     let how = UpOptions {
         program: Some(former),
         ..UpOptions::default()

@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "one_machine/replaced.rs"]
+mod replaced;
+
 use std::time::Duration;
 
 use bellows_tests::guest::Guest;
@@ -14,6 +17,8 @@ use protocol::vm::{VirtualMachine, VmPhase};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(90);
+/// Longer than the node driver needs to begin the start of a guest that it knows.
+const LOOKS_LAST: Duration = Duration::from_secs(10);
 const GIB: u64 = 1 << 30;
 
 fn phase(vm: &VirtualMachine) -> VmPhase {
