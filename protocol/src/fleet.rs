@@ -40,7 +40,8 @@ pub use kind::{
     KEY_SCHEDULE, VERSION,
 };
 pub use release::{
-    LinkRange, MANIFEST_BYTES, ReleaseImage, ReleaseManifest, ReleaseProgram, own_links,
+    BUNDLE_BYTES, LinkRange, MANIFEST_BYTES, ReleaseImage, ReleaseManifest, ReleaseProgram,
+    own_links,
 };
 pub use revision::{Resolved, RevisionData, revision_label, revision_name};
 pub use rollout::{Group, Judge, OnInconclusive, Rollout};

@@ -11,6 +11,8 @@ use crate::permit::PROTO_VERSION;
 
 /// Most bytes of a manifest.
 pub const MANIFEST_BYTES: usize = 64 << 10;
+/// Most bytes of the bundle of an image.
+pub const BUNDLE_BYTES: usize = 16 << 10;
 /// Most parts, platforms of a part, images or links.
 const MAX_ENTRIES: usize = 32;
 /// Longest name of a part, platform, image or link, bytes.

@@ -1,11 +1,15 @@
 //! Certificates for tests of TLS: an authority per test, the certificates that it signs, and their
-//! files. Files are replaced as a deployed key is, atomically and with a restrictive mode. A
-//! dev-dependency only.
+//! files. Files are replaced as a deployed key is, atomically and with a restrictive mode. Also a
+//! signer of images. A dev-dependency only.
 
 #![allow(
     clippy::expect_used,
     reason = "a test that cannot make its certificates ends there"
 )]
+
+mod images;
+
+pub use images::ImageSigner;
 
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;

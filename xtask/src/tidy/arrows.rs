@@ -8,7 +8,7 @@ use crate::{crates, shell};
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is
 /// not listed is a finding.
-const ARROWS: [(&str, &[&str]); 43] = [
+const ARROWS: [(&str, &[&str]); 44] = [
     ("protocol", &["test-seeds"]),
     ("daemon-kit", &["protocol", "test-network"]),
     ("transport", &["test-records"]),
@@ -137,6 +137,11 @@ const ARROWS: [(&str, &[&str]); 43] = [
         "fleet-release",
         &["fleet-store", "protocol", "test-authority", "test-records"],
     ),
+    // The one crate that links the library of image signatures.
+    (
+        "fleet-signatures",
+        &["protocol", "test-authority", "test-seeds"],
+    ),
     // For machines with a package manager: no library of signatures, which apt verifies.
     (
         "bellows-updater",
@@ -151,9 +156,11 @@ const ARROWS: [(&str, &[&str]); 43] = [
     (
         "fleet",
         &[
+            "api-client",
             "daemon-kit",
             "fleet-core",
             "fleet-release",
+            "fleet-signatures",
             "fleet-store",
             "protocol",
             "test-api",
@@ -167,9 +174,11 @@ const ARROWS: [(&str, &[&str]); 43] = [
             "api-client",
             "daemon-kit",
             "fleet",
+            "fleet-signatures",
             "leader-election",
             "protocol",
             "test-api",
+            "test-authority",
         ],
     ),
     // The one place where the rooms are put together in one process, by their public entries.
@@ -182,6 +191,7 @@ const ARROWS: [(&str, &[&str]); 43] = [
             "fleet",
             "fleet-core",
             "fleet-release",
+            "fleet-signatures",
             "fleet-store",
             "neonvm-controller",
             "neonvm-parts",
@@ -194,6 +204,7 @@ const ARROWS: [(&str, &[&str]); 43] = [
             "scheduler",
             "daemon-kit",
             "test-api",
+            "test-authority",
             "vm-images",
         ],
     ),
