@@ -73,8 +73,8 @@ pub fn bellows_bin() -> PathBuf {
     }
 }
 
-/// Puts another build of [`bellows_bin`] into a folder. It has a byte more at its end, so it does the
-/// same and is another program.
+/// Puts another build of [`bellows_bin`] into a folder. It has a byte more at its end, so it does
+/// the same and is another program.
 ///
 /// # Errors
 /// When it cannot be written.

@@ -98,6 +98,7 @@ impl Fleet {
             resolved: Resolved {
                 version,
                 sha256: sha256.clone(),
+                bundle: String::new(),
             },
         };
         let object = revision_object(&self.environment, number, &data);

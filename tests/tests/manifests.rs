@@ -229,6 +229,7 @@ fleet fleet/shell/src/nodes/agents.rs configmaps list
 fleet agent/src/shell/schedule.rs configmaps create patch
 fleet agent/src/shell/schedule.rs nodes get
 fleet fleet/shell/src/runners/pods.rs secrets get
+fleet fleet/shell/src/refused.rs events create
 fleet fleet/shell/src/moves/orders.rs virtualmachines get patch use-privileged
 fleet fleet/shell/src/moves/look.rs virtualmachinemigrations list
 fleet fleet/shell/src/moves/orders.rs virtualmachinemigrations create delete

@@ -7,6 +7,7 @@ mod channel;
 mod define;
 mod enrol;
 mod env;
+mod image;
 mod instances;
 mod moved;
 mod objects;
@@ -79,6 +80,8 @@ enum FleetCommand {
     /// Publish releases in a folder of signed files
     #[command(subcommand)]
     Publish(publish::PublishCommand),
+    /// Check by hand that an image is signed by a key
+    VerifyImage(image::VerifyImageArgs),
     /// Keep a VM out of rollouts
     Optout(enrol::EnrolArgs),
     /// Let a VM take part in rollouts again
@@ -105,6 +108,7 @@ pub(crate) async fn run(context: &Context, args: &FleetArgs) -> Outcome {
         FleetCommand::Channel(command) => channel::run(context, command).await,
         FleetCommand::Release(command) => release::run(context, command).await,
         FleetCommand::Publish(command) => publish::run(command).await,
+        FleetCommand::VerifyImage(args) => image::verify(args),
         FleetCommand::Optout(args) => enrol::enrol(context, args, false).await,
         FleetCommand::Optin(args) => enrol::enrol(context, args, true).await,
         FleetCommand::Instances(args) => instances::instances(context, args).await,

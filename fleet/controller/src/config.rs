@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fleet::Location;
+use fleet_signatures::{ImageKey, KeyError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -23,6 +24,9 @@ pub struct Config {
     /// Files with certificates of authorities, PEM, that servers of channels are believed by beside
     /// the system's.
     pub authorities: Vec<PathBuf>,
+    /// Signatures of container images. Without it images are not verified.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub images: Option<ImagesConfig>,
     /// Seconds in one step after which a task is stuck and the process ends.
     pub stuck_seconds: u32,
     /// Moves of running guests to a new runner. Without it no guest is moved.
@@ -30,11 +34,20 @@ pub struct Config {
     pub runners: Option<RunnersConfig>,
 }
 
+/// Members of `images`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImagesConfig {
+    /// File with the public key by which each image is signed, PEM.
+    pub key: PathBuf,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
             allow_dev_keys: false,
             authorities: Vec::new(),
+            images: None,
             stuck_seconds: 30,
             runners: None,
         }
@@ -55,13 +68,21 @@ pub enum ConfigError {
     /// The file has other members or values.
     #[error(
         "{file}: {reason}; its members are allowDevKeys (true or false), authorities (paths), \
-         runners (an object) and stuckSeconds (25 to 3600)"
+         images (an object), runners (an object) and stuckSeconds (25 to 3600)"
     )]
     Invalid {
         /// Path of the file.
         file: PathBuf,
         /// Text of the failure.
         reason: String,
+    },
+    /// The file has no key of images.
+    #[error("{file}: {error}")]
+    Key {
+        /// Path of the file.
+        file: PathBuf,
+        /// Rule and fix.
+        error: KeyError,
     },
 }
 
@@ -91,13 +112,27 @@ impl Config {
     /// Where the driver works.
     ///
     /// # Errors
-    /// A file of an authority cannot be read.
+    /// A file of an authority or of the key of images cannot be read.
     pub fn location(&self) -> Result<Location, ConfigError> {
         let authorities = self.authorities.iter().map(|file| read(file));
         Ok(Location::Cluster {
             allow_dev: self.allow_dev_keys,
             authorities: authorities.collect::<Result<_, _>>()?,
+            image_key: self.image_key()?,
         })
+    }
+
+    fn image_key(&self) -> Result<Option<ImageKey>, ConfigError> {
+        let Some(ImagesConfig { key }) = &self.images else {
+            return Ok(None);
+        };
+        let pem = read(key)?;
+        let parsed = ImageKey::parse(&String::from_utf8_lossy(&pem));
+        let parsed = parsed.map_err(|error| ConfigError::Key {
+            file: key.clone(),
+            error,
+        })?;
+        Ok(Some(parsed))
     }
 
     /// Longest step of a task.
@@ -158,10 +193,34 @@ mod tests {
             r#"{"stuckSeconds": -1}"#,
             r#"{"authorities": "/a.pem"}"#,
             r#"{"runners": {"image": "r:1", "version": "1.0.0"}}"#,
+            r#"{"images": {}}"#,
+            r#"{"images": {"key": "/a.pem", "log": true}}"#,
         ] {
             let error = load(bad).expect_err(bad).to_string();
             assert!(error.contains("stuckSeconds (25 to 3600)"), "{error}");
         }
+    }
+
+    /// A wrong key must not pass for no key.
+    ///
+    /// Requirement: R25
+    #[test]
+    fn file_without_a_key_of_images_is_refused() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let text = format!(r#"{{"images": {{"key": "{}"}}}}"#, file.path().display());
+        let config = load(&text).expect("valid");
+        let error = config.location().expect_err("an empty file").to_string();
+        assert!(
+            error.contains("the key of images cannot be used"),
+            "{error}"
+        );
+        let signer = test_authority::ImageSigner::new();
+        std::fs::write(file.path(), signer.public_key()).expect("written");
+        let location = config.location().expect("a key");
+        let Location::Cluster { image_key, .. } = location else {
+            panic!("{location:?}");
+        };
+        assert!(image_key.is_some());
     }
 
     #[test]

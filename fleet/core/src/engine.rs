@@ -6,6 +6,7 @@
 mod action;
 mod finalizer;
 mod grant;
+mod images;
 mod lifecycle;
 mod monitor;
 mod order;

@@ -45,6 +45,6 @@ mod world;
 
 pub use engine::{Action, Call, Engine, Event, Now, Outcome, Write, watched};
 pub use world::{
-    Degradation, Deployment, Environment, Facts, Guest, Observed, PartFacts, Returned, Revision,
-    World, claim, is_open, owner_windows,
+    Degradation, Deployment, Environment, Facts, Guest, ImageCheck, Observed, PartFacts, Returned,
+    Revision, World, claim, is_open, owner_windows,
 };

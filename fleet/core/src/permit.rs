@@ -47,6 +47,8 @@ pub enum Gate {
     Drift,
     /// Release metadata has expired.
     Freshness,
+    /// The image of the release is not signed by the key of images.
+    Signature,
     /// A label keeps the guest out.
     OptedOut,
     /// The release did harm.
@@ -57,7 +59,7 @@ pub enum Gate {
 
 impl Gate {
     /// All gates, in the order of their declaration.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Budget,
         Self::InFlight,
         Self::Node,
@@ -79,6 +81,7 @@ impl Gate {
         Self::Order,
         Self::Drift,
         Self::Freshness,
+        Self::Signature,
         Self::OptedOut,
         Self::Halted,
         Self::Unmanaged,
@@ -115,6 +118,7 @@ impl Gate {
             Self::Order => "order",
             Self::Drift => "drift",
             Self::Freshness => "freshness",
+            Self::Signature => "signature",
             Self::OptedOut => "opted-out",
             Self::Halted => "halted",
             Self::Unmanaged => "unmanaged",
@@ -150,6 +154,7 @@ impl Gate {
             Self::Order => "a part that goes before it is older",
             Self::Drift => "somebody else changed what the environment sets",
             Self::Freshness => "the release metadata has expired",
+            Self::Signature => "the image of the release is not signed by the key of images",
             Self::OptedOut => "a label keeps it out",
             Self::Halted => "the release did harm",
             Self::Unmanaged => "the fleet cannot change its parts",

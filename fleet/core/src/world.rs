@@ -50,6 +50,22 @@ pub struct Revision {
     pub rollout: Rollout,
     /// The program that it stands for.
     pub program: Resolved,
+    /// Whether its image may be used.
+    pub image: ImageCheck,
+}
+
+/// Whether the image of a revision may be used.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ImageCheck {
+    /// The revision stands for a program, which its hash alone checks.
+    #[default]
+    NotAnImage,
+    /// No key is set by which images are signed.
+    NoKey,
+    /// The holder of the key signed the image.
+    Signed,
+    /// The image is not used. The text says why.
+    Refused(String),
 }
 
 /// A deployment of the environment.

@@ -2,6 +2,8 @@
 
 #[path = "engine/changes.rs"]
 mod changes;
+#[path = "engine/images.rs"]
+mod images;
 #[path = "engine/records.rs"]
 mod records;
 #[path = "engine/world.rs"]

@@ -69,6 +69,7 @@ impl Channels {
             Location::Cluster {
                 allow_dev,
                 authorities,
+                image_key: _,
             } => {
                 let allow_dev = *allow_dev;
                 (Scope::Cluster { allow_dev }, authorities.clone())

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
 use daemon_kit::journal::Journal;
+use fleet_signatures::ImageKey;
 use fleet_store::{FleetStore, LoadedEnvironment, Problem, Programs};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -18,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::calls::Kept;
 use crate::changes::Key;
 use crate::channels::Channels;
+use crate::images::ImageGate;
 use crate::lane::{IDLE_LOOK_EVERY, Lane, Listing, Shared, is_running, key_of};
 use crate::look::Looker;
 use crate::metrics::Metrics;
@@ -43,6 +45,8 @@ pub enum Location {
         allow_dev: bool,
         /// Authorities in PEM that servers of channels are believed by, beside the system's.
         authorities: Vec<Vec<u8>>,
+        /// Key by which images are signed. Without it images are not verified.
+        image_key: Option<ImageKey>,
     },
 }
 
@@ -88,9 +92,11 @@ struct Driver {
 pub async fn run(params: Params, token: CancellationToken) {
     let wanted = Wanted::default();
     let mut channels = Channels::new(&params).fetching(wanted.clone());
-    let runners = match params.location {
-        Location::Machine => Runners::Sockets(params.state_dir.clone()),
-        Location::Cluster { .. } => Runners::Pods(Pods::new(params.client.clone())),
+    let (runners, image_key) = match params.location {
+        Location::Machine => (Runners::Sockets(params.state_dir.clone()), None),
+        Location::Cluster { image_key, .. } => {
+            (Runners::Pods(Pods::new(params.client.clone())), image_key)
+        }
     };
     let records = Records {
         journal: params.journal,
@@ -111,6 +117,7 @@ pub async fn run(params: Params, token: CancellationToken) {
                 clock: params.clock,
                 runners,
                 unconnected: Unconnected::default(),
+                images: ImageGate::new(image_key),
             },
             stages: params.stages,
             records,

@@ -21,6 +21,7 @@ use crate::look::{Address, Looked, Looker, Surroundings, Way};
 use crate::nodes::{self, Agents};
 use crate::pulse::{Pulse, Pulses};
 use crate::records::Records;
+use crate::refused::Refusals;
 use crate::watch::Watch;
 
 /// Between two looks at the guests while nothing is rolled out.
@@ -77,6 +78,7 @@ pub(crate) struct Lane {
     calls: JoinSet<Called>,
     last_look: Option<Instant>,
     pulse: Pulse,
+    refusals: Refusals,
 }
 
 impl Lane {
@@ -90,6 +92,7 @@ impl Lane {
             watch: Watch::default(),
             calls: JoinSet::new(),
             last_look: None,
+            refusals: Refusals::default(),
         }
     }
 
@@ -141,6 +144,8 @@ impl Lane {
             }
         };
         self.last_look = Some(listing.begun);
+        let (client, now) = (&looker.client, self.now().wall);
+        self.refusals.tell(client, own, &looked.world, now).await;
         let basis = listing.bases.get(&self.key).copied().unwrap_or_default();
         self.take(basis, own.clone(), looked);
         self.act().await;
@@ -261,6 +266,14 @@ impl Lane {
         let kept = self.shared.kept.clone();
         let of_guest = driven.engine.world().and_then(|it| it.guests.get(&guest));
         let turn = of_guest.and_then(|guest| guest.turn.clone());
+        if matches!(way, Way::Node { .. }) {
+            let revisions = &driven.loaded.revisions;
+            if let Some(why) = looker.images.refusal(&call, turn.as_ref(), revisions) {
+                let outcome = Outcome::Transient(why);
+                driven.engine.handle(now, Event::Done { id, outcome });
+                return;
+            }
+        }
         self.calls.spawn(async move {
             let outcome = match way {
                 Way::Runner(runner) => {

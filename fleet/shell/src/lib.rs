@@ -10,6 +10,8 @@
 //! * `look`: reads what the engines decide from.
 //! * `guest`: one guest, seen from outside.
 //! * `nodes`: agents of nodes, seen and changed by the API.
+//! * `images`: whether the images of revisions are signed.
+//! * `refused`: events about images that are not used.
 //! * `watch`: what guests go through while a judge watches them.
 //! * `runners`: ways to guests, on one machine and in a cluster.
 //! * `calls`: orders to a guest.
@@ -32,6 +34,7 @@ mod changes;
 mod channels;
 mod driver;
 mod guest;
+mod images;
 mod lane;
 mod look;
 mod metrics;
@@ -40,6 +43,7 @@ mod node;
 mod nodes;
 mod pulse;
 mod records;
+mod refused;
 mod runners;
 mod wanted;
 mod watch;

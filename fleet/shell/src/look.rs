@@ -20,6 +20,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::guest::{self, Purpose};
+use crate::images::ImageGate;
 use crate::node::{Node, Unconnected};
 use crate::pulse::Pulse;
 use crate::runners::{Pod, Runner, Runners, pod_of};
@@ -102,6 +103,7 @@ pub(crate) struct Looker {
     pub(crate) clock: Clock,
     pub(crate) runners: Runners,
     pub(crate) unconnected: Unconnected,
+    pub(crate) images: ImageGate,
     /// Start of the driver. On one machine its process starts the agent with it.
     pub(crate) begun: Timestamp,
 }

@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::changes::{ChangeKind, change, failure};
 use crate::driver::Location;
+use crate::images::ImageGate;
 use crate::look::Looker;
 use crate::metrics::Metrics;
 use crate::node::Unconnected;
@@ -106,6 +107,7 @@ impl Mover {
                     clock: params.clock,
                     runners,
                     unconnected: Unconnected::default(),
+                    images: ImageGate::default(),
                 },
                 state_dir: params.state_dir,
                 namespace: params.namespace,

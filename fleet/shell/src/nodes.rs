@@ -68,6 +68,7 @@ pub(crate) async fn world(
         .collect()
         .await;
     let mut looked = Looked::of(loaded);
+    looker.images.mark(&mut looked.world.revisions);
     for (name, guest, address) in guests {
         looked.world.guests.insert(name.clone(), guest);
         looked.addresses.insert(name, address);

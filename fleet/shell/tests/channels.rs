@@ -9,7 +9,7 @@ use fleet::{Channels, Location, Metrics, Params, Pulses};
 use fleet_release::{Audience, PLATFORM, Program, Publisher, ReleaseDraft};
 use fleet_store::Programs;
 use prometheus_client::registry::Registry;
-use protocol::fleet::LinkRange;
+use protocol::fleet::{LinkRange, ReleaseImage};
 use protocol::parts::PartName;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -300,9 +300,13 @@ async fn release_names_the_image_of_an_agent_by_its_digest() {
     let condition_of = condition(&status, "Adopted");
     assert_eq!(condition_of, ("False".into(), "NoImage".into()), "{status}");
     let sha256 = "ab".repeat(32);
+    let image = ReleaseImage {
+        digest: format!("sha256:{sha256}"),
+        bundle: "{}".to_owned(),
+    };
     let draft = ReleaseDraft {
         version: "1.1.0".to_owned(),
-        images: [("agent".to_owned(), format!("sha256:{sha256}"))].into(),
+        images: [("agent".to_owned(), image)].into(),
         is_independent: true,
         ..ReleaseDraft::default()
     };
@@ -312,6 +316,7 @@ async fn release_names_the_image_of_an_agent_by_its_digest() {
     assert_eq!(condition(&status, "Adopted").0, "True", "{status}");
     let revision = site.api.list("controllerrevisions").remove(0);
     assert_eq!(revision["data"]["resolved"]["sha256"], sha256);
+    assert_eq!(revision["data"]["resolved"]["bundle"], "{}");
     let programs = site.dir.path().join("state/fleet/programs");
     assert!(!programs.exists(), "kubelets pull the image");
 }

@@ -53,6 +53,7 @@ fn put_environment(api: &TestApi, name: &str, spec: &EnvironmentSpec, status: &V
         resolved: Resolved {
             version: "1.1.0".to_owned(),
             sha256: NEW.repeat(64),
+            bundle: String::new(),
         },
     };
     let revision = revision_object(&environment, 1, &data);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fleet_core::{Deployment, Environment, Revision};
+use fleet_core::{Deployment, Environment, ImageCheck, Revision};
 use kube::api::{Api, DynamicObject, ListParams};
 use protocol::fleet::{
     DeploymentSpec, EnvironmentSpec, FINALIZER, FleetKind, InstancePart, InstanceSpec,
@@ -55,6 +55,13 @@ pub struct LoadedEnvironment {
 }
 
 impl LoadedEnvironment {
+    /// Identity of one of its objects, as it was read.
+    #[must_use]
+    pub fn uid(&self, kind: FleetKind, name: &str) -> Option<&str> {
+        let object = self.objects.get(&(kind, name.to_owned()))?;
+        object["metadata"]["uid"].as_str()
+    }
+
     /// Whether its selector matches an object with these labels.
     #[must_use]
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
@@ -197,6 +204,7 @@ impl Loaded {
                 let revision = Revision {
                     rollout: data.spec.rollout,
                     program: data.resolved,
+                    image: ImageCheck::default(),
                 };
                 environment.revisions.insert(read.name.to_owned(), revision);
             }

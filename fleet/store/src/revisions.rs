@@ -77,6 +77,7 @@ mod tests {
         let resolved = Resolved {
             version: "1.2.3".to_owned(),
             sha256: "5".repeat(64),
+            bundle: String::new(),
         };
         revision_object(&environment, 1, &RevisionData { spec, resolved })
     }

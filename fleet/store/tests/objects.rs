@@ -80,6 +80,7 @@ async fn filled() -> (TestApi, FleetStore) {
         resolved: Resolved {
             version: "1.2.3".to_owned(),
             sha256: "0".repeat(64),
+            bundle: String::new(),
         },
     };
     api.put(

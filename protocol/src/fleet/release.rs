@@ -60,6 +60,9 @@ pub struct ReleaseProgram {
 pub struct ReleaseImage {
     /// Digest, as `sha256:HEX`.
     pub digest: String,
+    /// Signature of the image, as `cosign` wrote it. Empty if the image is not signed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub bundle: String,
 }
 
 /// Versions of a link, from the lowest to the highest.
@@ -119,6 +122,10 @@ impl ReleaseManifest {
             let hex = image.digest.strip_prefix("sha256:").unwrap_or_default();
             if !is_sha256(hex) {
                 return Err(format!("images.{name}.digest must be sha256:HEX"));
+            }
+            if image.bundle.len() > BUNDLE_BYTES {
+                let rule = format!("must be at most {BUNDLE_BYTES} bytes");
+                return Err(format!("images.{name}.bundle {rule}"));
             }
         }
         let mut links = self.links.iter();
@@ -195,7 +202,7 @@ mod tests {
         json!({
             "version": "1.2.3",
             "parts": {"monitor": {"x86_64": {"sha256": "ab".repeat(32), "size": 10}}},
-            "images": {"agent": {"digest": format!("sha256:{}", "cd".repeat(32))}},
+            "images": {"agent": {"digest": format!("sha256:{}", "cd".repeat(32)), "bundle": "{}"}},
             "links": {"monitor": {"min": 1, "max": 2}},
             "atLeast": "1.1.0",
             "notes": "text",
@@ -233,6 +240,12 @@ mod tests {
             ("/parts/monitor/x86_64/size", json!((32 << 20) + 1), "size"),
             ("/parts/monitor/x86_64/size", json!(-1), "integer `-1`"),
             ("/images/agent/digest", json!("latest"), "images.agent"),
+            (
+                "/images/agent/bundle",
+                json!("x".repeat(BUNDLE_BYTES + 1)),
+                "images.agent.bundle",
+            ),
+            ("/images/agent/bundle", json!(1), "integer `1`"),
             ("/links/monitor/min", json!(3), "links.monitor.min"),
             ("/notes", json!("x".repeat(8193)), "notes"),
             ("/notes", json!("x".repeat(1 << 17)), "must be at most"),

@@ -23,8 +23,12 @@ pub struct RevisionData {
 pub struct Resolved {
     /// Semantic version, without a leading v.
     pub version: String,
-    /// SHA-256 of the program, lower-case hex.
+    /// SHA-256 of the program, or digest of the image, lower-case hex.
     pub sha256: String,
+    /// Signature of the image, as the signed release has it. Empty for a program, and for an image
+    /// that is not signed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub bundle: String,
 }
 
 /// Name of the revision of a number.

@@ -46,9 +46,12 @@ fn values_of_the_fleet_reach_its_manifests() {
     };
     let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let authority = format!("fleet.authority={}", json!(pem));
+    let key_pem = "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n";
+    let image_key = format!("fleet.images.key={}", json!(key_pem));
     let made = kit.chart(&[
         "fleet.enabled=true",
         &authority,
+        &image_key,
         r#"fleet.config={"allowDevKeys":true,"stuckSeconds":60}"#,
         "fleet.replicas=3",
         r#"registry="r.example""#,
@@ -57,11 +60,13 @@ fn values_of_the_fleet_reach_its_manifests() {
     ]);
     let map = key("ConfigMap", SYSTEM, "bellows-fleet-config");
     assert_eq!(at(&made, &map, "/data/authority.pem"), pem);
+    assert_eq!(at(&made, &map, "/data/images.pem"), key_pem);
     let config = at(&made, &map, "/data/config.json");
     let config: Value = serde_json::from_str(config.as_str().expect("a text")).expect("JSON");
     let expected = json!({
         "allowDevKeys": true, "stuckSeconds": 60,
         "authorities": ["/etc/bellows-fleet/authority.pem"],
+        "images": {"key": "/etc/bellows-fleet/images.pem"},
     });
     assert_eq!(config, expected);
     let deployment = key("Deployment", SYSTEM, NAME);
@@ -78,6 +83,8 @@ fn values_of_the_fleet_reach_its_manifests() {
     for wrong in [
         "fleet.enabled=maybe",
         "fleet.authority=no certificate",
+        "fleet.images.key=no key",
+        "fleet.images.log=none",
         "fleet.config.stuckSeconds=24",
         "fleet.config.allowdevkeys=true",
         "fleet.replicas=0",

@@ -134,6 +134,7 @@ impl Definition<'_> {
             return Ok(Resolved {
                 version: version.to_owned(),
                 sha256: program::keep(context, file)?,
+                bundle: String::new(),
             });
         }
         let known = revisions

@@ -1,17 +1,18 @@
 //! `bellows fleet publish`: makes a repository of releases in a folder. It needs no `bellows up`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use fleet_release::{
     Audience, Changed, PLATFORM, Program, PublishError, Publisher, ReleaseDraft, read_log,
 };
-use protocol::fleet::LinkRange;
+use protocol::fleet::{LinkRange, ReleaseImage};
 use protocol::parts::PartName;
 use serde_json::json;
 
 use super::args::version;
-use super::program;
+use super::{image, program};
 use crate::fail::{Fail, Outcome};
 use crate::output::{Format, print_value};
 use crate::terminal::{err, out};
@@ -95,6 +96,12 @@ pub(crate) struct ReleaseArgs {
     /// A container image of the release by its digest, as agent=sha256:HEX
     #[arg(long, value_name = "PART=DIGEST", value_parser = part_image)]
     image: Vec<(String, String)>,
+    /// The signature of an image, a bundle that cosign wrote, as agent=FILE
+    #[arg(long, value_name = "PART=FILE", value_parser = image_file)]
+    bundle: Vec<(String, PathBuf)>,
+    /// Public key in PEM by which each image must be signed, or nothing is published
+    #[arg(long, value_name = "FILE")]
+    image_key: Option<PathBuf>,
     /// Versions of a link that the release speaks, as monitor=1..2
     #[arg(long, value_name = "LINK=MIN..MAX", value_parser = link)]
     link: Vec<(String, LinkRange)>,
@@ -154,15 +161,21 @@ fn part_file(text: &str) -> Result<(PartName, PathBuf), String> {
 
 fn part_image(text: &str) -> Result<(String, String), String> {
     let (part, digest) = text.split_once('=').ok_or("it must be PART=DIGEST")?;
+    let digest = image::digest(digest)?;
+    Ok((imaged(part)?, format!("sha256:{digest}")))
+}
+
+fn image_file(text: &str) -> Result<(String, PathBuf), String> {
+    let (part, file) = text.split_once('=').ok_or("it must be PART=FILE")?;
+    Ok((imaged(part)?, file.into()))
+}
+
+/// A part that is an image.
+fn imaged(part: &str) -> Result<String, String> {
     if part != PartName::Agent.as_str() {
         return Err("the part must be agent".to_owned());
     }
-    let hex = digest.strip_prefix("sha256:").unwrap_or_default();
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    if hex.len() != 64 || !hex.bytes().all(is_digit) {
-        return Err("the digest must be sha256: and 64 lower-case hexadecimal digits".to_owned());
-    }
-    Ok((part.to_owned(), digest.to_owned()))
+    Ok(part.to_owned())
 }
 
 fn link(text: &str) -> Result<(String, LinkRange), String> {
@@ -227,6 +240,33 @@ async fn channel(args: &ChannelArgs) -> Outcome {
     Ok(())
 }
 
+impl ReleaseArgs {
+    /// Images with their bundles. With a key each bundle is verified.
+    fn images(&self) -> Outcome<BTreeMap<String, ReleaseImage>> {
+        let mut images = BTreeMap::new();
+        for (part, digest) in &self.image {
+            let bundle = String::new();
+            let digest = digest.clone();
+            images.insert(part.clone(), ReleaseImage { digest, bundle });
+        }
+        for (part, file) in &self.bundle {
+            let named = images.get_mut(part).ok_or_else(|| {
+                Fail::usage(format!("--bundle {part}: the release has no such image"))
+                    .rule("a bundle belongs to an image of the release")
+                    .fix(format!("name its digest too: --image {part}=sha256:HEX"))
+            })?;
+            named.bundle = image::bundle(file)?;
+        }
+        if let Some(file) = &self.image_key {
+            let key = image::key(file)?;
+            for named in images.values() {
+                image::verified(&key, named)?;
+            }
+        }
+        Ok(images)
+    }
+}
+
 async fn release(args: &ReleaseArgs) -> Outcome {
     let mut programs = Vec::new();
     for (part, file) in &args.program {
@@ -240,7 +280,7 @@ async fn release(args: &ReleaseArgs) -> Outcome {
     let draft = ReleaseDraft {
         version: args.to.clone(),
         programs,
-        images: args.image.iter().cloned().collect(),
+        images: args.images()?,
         links: args.link.iter().cloned().collect(),
         at_least: args.at_least.clone(),
         is_independent: args.independent,

@@ -1,16 +1,19 @@
 //! `bellows fleet release`: releases in the repository of a channel, read and verified here.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use fleet_release::{FetchLimits, Fetcher, PLATFORM, ReadError, Repository, Scope, Trust};
+use fleet_signatures::ImageKey;
 use protocol::fleet::{ChannelSpec, ChannelTrust, ReleaseManifest, check_version};
 use protocol::parts::PartName;
 use reqwest::Url;
 use semver::Version;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::args;
 use super::channel::{CHANNEL, ChannelArgs};
+use super::{args, image};
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::output::{Format, Table, print_value};
@@ -23,8 +26,9 @@ pub(crate) enum ReleaseCommand {
     List(ListArgs),
     /// The manifest of a release
     Show(OneArgs),
-    /// Read every program of a release for this platform, and compare it with what was signed
-    Verify(OneArgs),
+    /// Read every program of a release for this platform, and compare it with what was signed. With
+    /// a key also the signatures of images
+    Verify(VerifyArgs),
 }
 
 /// A repository to list.
@@ -48,6 +52,16 @@ pub(crate) struct OneArgs {
     /// Version of the release [default: the one that the channel names]
     #[arg(long, value_name = "VERSION", value_parser = args::version)]
     release: Option<String>,
+}
+
+/// A release to verify.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    one: OneArgs,
+    /// Public key in PEM by which each image of the release must be signed
+    #[arg(long, value_name = "FILE")]
+    image_key: Option<PathBuf>,
 }
 
 pub(super) async fn run(context: &Context, command: &ReleaseCommand) -> Outcome {
@@ -178,6 +192,14 @@ async fn show(context: &Context, args: &OneArgs) -> Outcome {
         }
     }
     table.print(context.paint());
+    for (part, image) in &manifest.images {
+        let signed = if image.bundle.is_empty() {
+            "not signed"
+        } else {
+            "with a signature"
+        };
+        out(&format!("image {part}: {}, {signed}", image.digest));
+    }
     for (link, range) in &manifest.links {
         out(&format!("link {link}: {} to {}", range.min, range.max));
     }
@@ -187,10 +209,31 @@ async fn show(context: &Context, args: &OneArgs) -> Outcome {
     Ok(())
 }
 
-async fn verify(context: &Context, args: &OneArgs) -> Outcome {
+/// Images of a release that a key signed. Without a key they are not verified.
+fn verified_images(manifest: &ReleaseManifest, key: Option<&ImageKey>) -> Outcome<Vec<Value>> {
+    let Some(key) = key else {
+        return Ok(Vec::new());
+    };
+    let mut all = Vec::new();
+    for (part, named) in &manifest.images {
+        image::verified(key, named)?;
+        let sha256 = named.digest.strip_prefix("sha256:");
+        all.push(json!({"part": part, "sha256": sha256}));
+    }
+    Ok(all)
+}
+
+async fn verify(
+    context: &Context,
+    VerifyArgs {
+        one: args,
+        image_key,
+    }: &VerifyArgs,
+) -> Outcome {
+    let key = image_key.as_deref().map(image::key).transpose()?;
     let opened = open(context, &args.list).await?;
     let manifest = manifest(&opened, args.release.as_deref()).await?;
-    let mut all = Vec::new();
+    let mut all = verified_images(&manifest, key.as_ref())?;
     for part in PartName::ALL {
         if manifest.program(part, PLATFORM).is_none() {
             continue;
@@ -204,12 +247,15 @@ async fn verify(context: &Context, args: &OneArgs) -> Outcome {
         return print_value(args.list.output, &value);
     }
     if all.is_empty() {
-        let what = format!("release {} has no program for {PLATFORM}", manifest.version);
+        let what = format!(
+            "nothing of release {} was verified: it has no program for {PLATFORM}",
+            manifest.version
+        );
         return Err(Fail::not_so(what).fix("see which it has: bellows fleet release show"));
     }
     for one in all {
         let (part, sha256) = (&one["part"], &one["sha256"]);
-        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         out(&format!(
             "{} {} verified: {}",
             text(part),

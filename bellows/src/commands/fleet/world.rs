@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use fleet_core::permit::Gate;
 use fleet_core::{
-    Degradation, Deployment, Environment, Facts, Guest, Revision, World, owner_windows,
+    Degradation, Deployment, Environment, Facts, Guest, ImageCheck, Revision, World, owner_windows,
 };
 use fleet_store::{KeptRevision, observed};
 use protocol::fleet::{
@@ -78,6 +78,7 @@ fn revision(one: KeptRevision) -> (String, Revision) {
     let revision = Revision {
         rollout: one.data.spec.rollout,
         program: one.data.resolved,
+        image: ImageCheck::default(),
     };
     (one.name, revision)
 }

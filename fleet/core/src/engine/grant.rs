@@ -6,6 +6,7 @@ use protocol::fleet::{DeploymentState, DeploymentStatus, Rollout, TurnSpec};
 use protocol::time::WallTime;
 
 use super::action::{Now, Write};
+use super::images;
 use super::stage::{self, stage};
 use super::standing::{self, Standing, standing};
 use super::timing::Timing;
@@ -110,7 +111,8 @@ pub(super) fn pick<'a>(
     let mut held = None;
     for (costs_room, attempt, name, guest) in waiting {
         let in_node = nodes.get(guest.node.as_str()).copied().unwrap_or(0);
-        let gate = own_gate(world, guest)
+        let gate = images::gate(revision, guest)
+            .or_else(|| own_gate(world, guest))
             .or_else(|| is_paused(name, guest).then_some(Gate::Pause))
             .or_else(|| timing.gate(name, guest))
             .or_else(|| stage.as_ref()?.gate(name, deployment))
@@ -197,7 +199,10 @@ fn blocked(deployment: &Deployment, pick: &Pick<'_>, world: &World, now: Now) ->
     status.state = DeploymentState::Blocked;
     status.blocked_by = Some(protocol::fleet::BlockedBy {
         gate: gate.as_str().to_owned(),
-        detail: format!("{guest}: {}", gate.detail()),
+        detail: match images::detail(revision, *gate) {
+            Some(why) => why.to_owned(),
+            None => format!("{guest}: {}", gate.detail()),
+        },
         since: now.wall,
     });
     Some(Write::Deployment {

@@ -9,7 +9,7 @@ use protocol::time::WallTime;
 use super::action::{Now, Write};
 use super::order::{in_order, newest_started};
 use super::standing::{Tally, allowed_bad, tally};
-use super::{rollback, stage};
+use super::{images, rollback, stage};
 use crate::counts;
 use crate::deployment::{DeploymentEvent, Move, next as table};
 use crate::permit::Gate;
@@ -287,6 +287,8 @@ pub(super) fn environment_status(
         _ => EnvironmentState::Inactive,
     };
     let revision = newest.and_then(|one| world.revisions.get(&one.spec.revision));
+    let mut conditions = rollback::conditions(world, newest, is_sick, now);
+    images::add_condition(&mut conditions, world, revision, now);
     let status = EnvironmentStatus {
         state,
         health,
@@ -294,7 +296,7 @@ pub(super) fn environment_status(
         current: counts::current(world.guests.values()),
         counts,
         lock: before.lock.clone(),
-        conditions: rollback::conditions(world, newest, is_sick, now),
+        conditions,
     };
     (status != *before).then_some(Write::Environment(status))
 }

@@ -21,7 +21,9 @@ fn complete(count: u32) -> World {
         program: Resolved {
             version: "1.0.0".to_owned(),
             sha256: "7".repeat(64),
+            bundle: String::new(),
         },
+        image: fleet_core::ImageCheck::default(),
     };
     world.revisions.insert("m-r0".to_owned(), before);
     let mut newest = world.deployments[0].clone();

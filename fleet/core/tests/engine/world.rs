@@ -65,7 +65,9 @@ pub(super) fn world(rollout: Rollout, guests: BTreeMap<String, Guest>) -> World 
         program: Resolved {
             version: "1.1.0".to_owned(),
             sha256: "1".repeat(64),
+            bundle: String::new(),
         },
+        image: fleet_core::ImageCheck::default(),
     };
     World {
         environment: Environment {

@@ -138,9 +138,16 @@ pub(crate) fn revisions() -> BTreeMap<String, Revision> {
         let program = Resolved {
             version: format!("1.0.{number}"),
             sha256: release.sha256(),
+            bundle: String::new(),
         };
         let rollout = rollout();
-        (format!("m-r{number}"), Revision { rollout, program })
+        let image = fleet_core::ImageCheck::default();
+        let revision = Revision {
+            rollout,
+            program,
+            image,
+        };
+        (format!("m-r{number}"), revision)
     };
     [of(Release::Good, 1), of(Release::Better, 2)].into()
 }

@@ -62,12 +62,14 @@ impl Store {
             let program = Resolved {
                 version: format!("1.0.{number}"),
                 sha256: release.sha256(),
+                bundle: String::new(),
             };
             (
                 revision_name(ENVIRONMENT, number),
                 Revision {
                     rollout: rollout.clone(),
                     program,
+                    image: fleet_core::ImageCheck::default(),
                 },
             )
         });

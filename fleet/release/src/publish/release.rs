@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use protocol::fleet::{LinkRange, ReleaseImage, ReleaseManifest, ReleaseProgram};
+use protocol::fleet::{LinkRange, MANIFEST_BYTES, ReleaseImage, ReleaseManifest, ReleaseProgram};
 use protocol::parts::{PROGRAM_BYTES, PartName};
 
 use super::error::{PublishError, of_file, refused};
@@ -30,8 +30,8 @@ pub struct ReleaseDraft {
     pub version: String,
     /// One for each part and platform.
     pub programs: Vec<Program>,
-    /// Digests of container images by their part, as `sha256:HEX`.
-    pub images: BTreeMap<String, String>,
+    /// Container images by their part.
+    pub images: BTreeMap<String, ReleaseImage>,
     /// Versions of each link that it speaks.
     pub links: BTreeMap<String, LinkRange>,
     /// Version that must have run before it.
@@ -80,11 +80,6 @@ pub(super) struct Prepared {
     pub(super) files: Vec<TargetFile>,
 }
 
-fn image((part, digest): (&String, &String)) -> (String, ReleaseImage) {
-    let digest = digest.clone();
-    (part.clone(), ReleaseImage { digest })
-}
-
 impl ReleaseDraft {
     pub(super) fn prepare(&self) -> Result<Prepared, PublishError> {
         let what = format!("release {:?}", self.version);
@@ -120,24 +115,37 @@ impl ReleaseDraft {
                 source: Source::File(file.clone()),
             });
         }
+        let (manifest, of_manifest) = self.manifest(parts)?;
+        files.insert(0, of_manifest);
+        Ok(Prepared { manifest, files })
+    }
+
+    fn manifest(
+        &self,
+        parts: BTreeMap<String, BTreeMap<String, ReleaseProgram>>,
+    ) -> Result<(ReleaseManifest, TargetFile), PublishError> {
+        let refused = |rule| refused(format!("release {:?}", self.version), rule);
         let manifest = ReleaseManifest {
             version: self.version.clone(),
             parts,
-            images: self.images.iter().map(image).collect(),
+            images: self.images.clone(),
             links: self.links.clone(),
             independent: self.is_independent,
             at_least: self.at_least.clone(),
             notes: self.notes.clone(),
         };
-        manifest.check().map_err(|rule| refused(what, rule))?;
+        manifest.check().map_err(refused)?;
         let text = serde_json::to_vec_pretty(&manifest)
             .map_err(|error| PublishError::Broken(error.to_string()))?;
-        let of_manifest = TargetFile {
+        if text.len() > MANIFEST_BYTES {
+            let rule = format!("its manifest must have at most {MANIFEST_BYTES} bytes: shorten it");
+            return Err(refused(rule));
+        }
+        let file = TargetFile {
             name: manifest_target(&self.version),
             entry: Entry::of(&text),
             source: Source::Text(text),
         };
-        files.insert(0, of_manifest);
-        Ok(Prepared { manifest, files })
+        Ok((manifest, file))
     }
 }

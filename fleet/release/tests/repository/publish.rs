@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use fleet_release::{Audience, Changed, PublishError, Publisher, read_log};
-use protocol::fleet::LinkRange;
+use protocol::fleet::{LinkRange, ReleaseImage};
 
 use crate::shop::Shop;
 
@@ -176,6 +176,16 @@ async fn bad_releases_are_refused_with_the_rule() {
     let mut least = shop.draft("1.2.0");
     least.at_least = Some("1.2.0".to_owned());
     rows.push((least, "atLeast"));
+    for (count, bytes, hint) in [(1, (16 << 10) + 1, "bundle"), (5, 16 << 10, "manifest")] {
+        let mut signed = shop.draft("1.2.0");
+        let image = ReleaseImage {
+            digest: format!("sha256:{}", "ab".repeat(32)),
+            bundle: "x".repeat(bytes),
+        };
+        let named = (0..count).map(|number| (format!("part-{number}"), image.clone()));
+        signed.images = named.collect();
+        rows.push((signed, hint));
+    }
     for (draft, hint) in rows {
         is_refused(shop.publisher.release(&draft).await, hint);
     }

@@ -99,10 +99,12 @@ fn world(guests: usize, is_running: bool) -> World {
     let program = Resolved {
         version: "1.1.0".to_owned(),
         sha256: if is_running { "1" } else { "0" }.repeat(64),
+        bundle: String::new(),
     };
     let revision = Revision {
         rollout: rollout.clone(),
         program,
+        image: fleet_core::ImageCheck::default(),
     };
     let deployment = Deployment {
         name: "d".to_owned(),

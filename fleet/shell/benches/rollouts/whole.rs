@@ -52,6 +52,7 @@ fn put_rollout(api: &TestApi, sha256: String) {
     let resolved = Resolved {
         version: "1.1.0".to_owned(),
         sha256,
+        bundle: String::new(),
     };
     let data = RevisionData { spec, resolved };
     api.put(

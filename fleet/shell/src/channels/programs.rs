@@ -111,26 +111,37 @@ impl Channels {
         if let Some(runs) = runs.and_then(|version| Version::parse(version).ok()) {
             order::step(&runs, &release).map_err(|refusal| refused(&refusal))?;
         }
-        let sha256 = if part == PartName::Agent {
-            image_of(&manifest, part)?
-        } else {
-            let program = repository.program(&manifest, part).await;
-            let (program, content) = program.map_err(|error| problem(&error))?;
-            self.keep(content).await?;
-            program.sha256
-        };
+        let version = named.version.to_string();
+        if part == PartName::Agent {
+            let (sha256, bundle) = image_of(&manifest, part)?;
+            return Ok(Resolved {
+                version,
+                sha256,
+                bundle,
+            });
+        }
+        let program = repository.program(&manifest, part).await;
+        let (program, content) = program.map_err(|error| problem(&error))?;
+        self.keep(content).await?;
         Ok(Resolved {
-            version: named.version.to_string(),
-            sha256,
+            version,
+            sha256: program.sha256,
+            bundle: String::new(),
         })
     }
 }
 
-/// Digest of the image of a part, which the signed manifest names.
-fn image_of(manifest: &ReleaseManifest, part: PartName) -> Result<String, ChannelProblem> {
+/// Digest and bundle of the image of a part, which the signed manifest names.
+fn image_of(
+    manifest: &ReleaseManifest,
+    part: PartName,
+) -> Result<(String, String), ChannelProblem> {
     let image = manifest.images.get(part.as_str());
-    let sha256 = image.and_then(|image| image.digest.strip_prefix("sha256:"));
-    let sha256 = sha256.ok_or_else(|| ChannelProblem {
+    let named = image.and_then(|image| {
+        let sha256 = image.digest.strip_prefix("sha256:")?;
+        Some((sha256.to_owned(), image.bundle.clone()))
+    });
+    named.ok_or_else(|| ChannelProblem {
         reason: "NoImage".to_owned(),
         message: format!(
             "release {} names no image of {}: publish it with --image {}=sha256:HEX",
@@ -138,8 +149,7 @@ fn image_of(manifest: &ReleaseManifest, part: PartName) -> Result<String, Channe
             part.as_str(),
             part.as_str()
         ),
-    })?;
-    Ok(sha256.to_owned())
+    })
 }
 
 const fn tier_of(part: PartName) -> Tier {

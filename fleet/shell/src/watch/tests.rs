@@ -84,7 +84,9 @@ fn looked(guests: Vec<(&str, Guest, Felt)>) -> Looked {
         program: Resolved {
             version: "1.1.0".to_owned(),
             sha256: NEW.repeat(64),
+            bundle: String::new(),
         },
+        image: fleet_core::ImageCheck::default(),
     };
     let deployment = Deployment {
         name: "d".to_owned(),

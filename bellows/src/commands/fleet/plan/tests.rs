@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use fleet_core::{Environment, PartFacts, Returned, Revision};
+use fleet_core::{Environment, ImageCheck, PartFacts, Returned, Revision};
 use protocol::fleet::{EnvironmentSpec, EnvironmentStatus, Resolved, Rollout};
 use protocol::parts::{PartSource, PartState};
 use serde_json::json;
@@ -35,8 +35,14 @@ fn world(guests: &[(&str, Guest)], rollout: Rollout) -> World {
     let program = Resolved {
         version: "1.1.0".to_owned(),
         sha256: "new".to_owned(),
+        bundle: String::new(),
     };
     let named = guests.iter().cloned();
+    let revision = Revision {
+        rollout,
+        program,
+        image: ImageCheck::default(),
+    };
     World {
         environment: Environment {
             name: "m".to_owned(),
@@ -45,7 +51,7 @@ fn world(guests: &[(&str, Guest)], rollout: Rollout) -> World {
             is_deleted: false,
             has_finalizer: false,
         },
-        revisions: [("m-r1".to_owned(), Revision { rollout, program })].into(),
+        revisions: [("m-r1".to_owned(), revision)].into(),
         deployments: Vec::new(),
         guests: named
             .map(|(name, guest)| (name.to_owned(), guest))

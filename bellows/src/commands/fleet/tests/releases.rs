@@ -245,3 +245,68 @@ async fn environment_follows_a_channel_and_its_next_version() {
     site.run("channel delete stable").await.expect("deleted");
     assert!(site.names("fleetchannels").is_empty(), "{NAMESPACE}");
 }
+
+/// Requirement: R25
+#[tokio::test]
+async fn image_is_published_with_its_signature_and_verified() {
+    let site = Site::with_channel().await;
+    let (sha256, other) = ("ab".repeat(32), "cd".repeat(32));
+    let signer = test_authority::ImageSigner::new();
+    let stranger = test_authority::ImageSigner::new();
+    let write = |name: &str, text: &str| {
+        let path = site.folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    let bundle = write("agent.json", &signer.bundle(&sha256));
+    let key = write("cosign.pub", &signer.public_key());
+    let wrong_key = write("other.pub", &stranger.public_key());
+    let empty = write("empty", "");
+
+    let verify = |digest: &str, bundle: &str, key: &str| {
+        format!("verify-image sha256:{digest} --bundle {bundle} --key {key}")
+    };
+    for format in ["table", "json", "yaml"] {
+        let line = format!("{} -o {format}", verify(&sha256, &bundle, &key));
+        assert_eq!(site.run(&line).await, Ok(()), "{line}");
+    }
+    for (line, code, text) in [
+        (verify(&other, &bundle, &key), 1, "bundle of another image"),
+        (verify(&sha256, &bundle, &wrong_key), 1, "not by the key"),
+        (verify(&sha256, &empty, &key), 64, "is empty"),
+        (verify(&sha256, &key, &key), 1, "cannot be read"),
+        (verify(&sha256, &bundle, &bundle), 64, "PUBLIC KEY"),
+        (verify(&sha256, "absent", &key), 64, "absent"),
+    ] {
+        let (found, said) = site.refused(&line).await;
+        assert_eq!(found, code, "{line}: {said}");
+        assert!(said.contains(text), "{line}: {said}");
+    }
+
+    let image = format!("--to 1.1.0 --image agent=sha256:{sha256} --independent");
+    let unsigned = format!("{image} --image-key {key}");
+    let refused = site.publish("release", &unsigned).await;
+    let refused = refused.expect_err("it has no bundle");
+    assert!(refused.contains("is not signed"), "{refused}");
+    let foreign = format!("{image} --bundle agent={bundle} --image-key {wrong_key}");
+    assert!(site.publish("release", &foreign).await.is_err());
+    let nameless = format!("--to 1.1.0 --program monitor=x --bundle agent={bundle}");
+    let refused = site.publish("release", &nameless).await;
+    assert!(refused.is_err(), "a bundle of no image");
+    let signed = format!("{image} --bundle agent={bundle} --image-key {key}");
+    assert_eq!(site.publish("release", &signed).await, Ok(()));
+
+    let release = "stable --release 1.1.0";
+    for line in [
+        format!("release show {release}"),
+        format!("release verify {release} --image-key {key}"),
+        format!("release verify {release} --image-key {key} -o json"),
+    ] {
+        assert_eq!(site.run(&line).await, Ok(()), "{line}");
+    }
+    let line = format!("release verify {release} --image-key {wrong_key}");
+    let (code, text) = site.refused(&line).await;
+    assert_eq!(code, 1, "{text}");
+    let (code, text) = site.refused(&format!("release verify {release}")).await;
+    assert_eq!(code, 1, "nothing was verified: {text}");
+}
