@@ -136,8 +136,11 @@ impl Fair {
         let others = waiting
             .iter()
             .filter(|(vm, wait)| *vm != case.vm && wait.until > case.now);
-        let others = others.map(|(_, wait)| wait.demands.get(resource));
-        let mut demands: Vec<Demand> = others.filter(|demand| demand.asked > demand.held).collect();
+        let others = others.map(|(vm, wait)| (vm, wait.demands.get(resource)));
+        let others: Vec<_> = others.filter(|(_, it)| it.asked > it.held).collect();
+        // In the order of names, so that of two equal VMs each sees the unit go to the same one.
+        let place = others.iter().filter(|(vm, _)| *vm < case.vm).count();
+        let mut demands: Vec<Demand> = others.into_iter().map(|(_, demand)| demand).collect();
         if demands.is_empty() {
             return None;
         }
@@ -149,12 +152,12 @@ impl Fair {
             overcommit_milli: input.overcommit_milli,
             priority: case.priority,
         };
-        demands.push(mine);
+        demands.insert(place, mine);
         let taken = input
             .others
             .saturating_add(share(input.held, input.overcommit_milli));
         let free = u128::from(input.total).saturating_sub(taken);
-        let part = divide(free, &demands).pop()?;
+        let part = *divide(free, &demands).get(place)?;
         let limit = if is_outranked {
             Limit::Priority
         } else {

@@ -313,6 +313,42 @@ fn a_wish_that_was_not_met_counts_against_others_for_a_while() {
     assert_eq!(cap(&fair, &rule, at(3), 0), None);
 }
 
+/// Each VM's part is computed at its own request. Both must see the same division.
+///
+/// Requirement: V14
+#[test]
+fn v14_last_unit_of_two_equal_vms_is_given_to_one_of_them() {
+    let rule = Fairness {
+        sharing: true,
+        ..Fairness::default()
+    };
+    let mut fair = Fair::default();
+    for vm in ["a", "b"] {
+        let denied = decision(vm, 2_000, 1_000, 1_000, Outcome::Denied(Limit::FairShare));
+        decided(&mut fair, &rule, at(1), 0, &denied);
+    }
+    let part = |vm: &str| {
+        let vm = key(vm);
+        let case = Case {
+            now: at(2),
+            rule: &rule,
+            node: "n",
+            vm: &vm,
+            priority: 0,
+        };
+        let input = GrantInput {
+            total: 10_000,
+            others: 8_750,
+            held: 1_000,
+            asked: 2_000,
+            unit: 250,
+            overcommit_milli: 1000,
+        };
+        fair.cap(case, Resource::Cpu, &input).map(|(part, _)| part)
+    };
+    assert_eq!([part("a"), part("b")], [Some(250), Some(0)]);
+}
+
 #[test]
 fn a_vm_and_a_node_grow_no_faster_than_they_may() {
     let rate = Resources::new(100, 0);
