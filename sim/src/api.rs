@@ -134,6 +134,7 @@ impl World {
 
     pub(crate) fn execute(&mut self, call: &Call) -> ApiResponse {
         let wall = self.wall();
+        let priority = self.priority_of(&call.operation);
         let store = &mut self.store;
         let result = match &call.operation {
             Operation::PatchVm(name, operations) => store.patch(Kind::Vm, name, operations),
@@ -155,14 +156,22 @@ impl World {
             Operation::MergeVm(name, patch) => store.merge(Kind::Vm, name, patch),
             Operation::Get(kind, name) => store.get(*kind, name).cloned().ok_or(Refused::NotFound),
             Operation::Bind(name, uid, node) => store.bind(name, uid, node),
-            Operation::CreatePod(pod) => match store.create(Kind::Pod, pod.clone(), wall) {
-                // The client reads whose it is.
-                Err(Refused::Conflict) => {
-                    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-                    store.get(Kind::Pod, name).cloned().ok_or(Refused::NotFound)
+            Operation::CreatePod(pod) => {
+                let mut pod = pod.clone();
+                if let Some(priority) = priority {
+                    pod["spec"]["priority"] = json!(priority);
                 }
-                created => created,
-            },
+                let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+                let name = name.to_owned();
+                match store.create(Kind::Pod, pod, wall) {
+                    // The client reads whose it is.
+                    Err(Refused::Conflict) => {
+                        let pod = store.get(Kind::Pod, &name);
+                        pod.cloned().ok_or(Refused::NotFound)
+                    }
+                    created => created,
+                }
+            }
             Operation::DeletePod(name, uid) => store.ask_deletion(name, uid, wall),
         };
         if let Caller::AgentTask {

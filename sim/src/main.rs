@@ -199,6 +199,7 @@ fn replay(args: &Args, outcome: &Outcome) -> String {
         PolicyKind::None => "",
         PolicyKind::Builtin => " --policy builtin",
         PolicyKind::Hostile => " --policy hostile",
+        PolicyKind::Batch => " --policy batch",
     };
     format!(
         "replay: cargo xtask sim --seed {} --faults {faults}{vms}{replicas}{requests}{policy} --hours {}",

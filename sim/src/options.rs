@@ -26,6 +26,8 @@ pub enum PolicyKind {
     Builtin,
     /// Each VM has a policy that gives every answer there is, faults, and none.
     Hostile,
+    /// VM 0 has the policy `batch` of the library. No other VM has one.
+    Batch,
 }
 
 /// Which part is made to cheat, so that a checker can be seen to fire.
@@ -88,6 +90,8 @@ pub enum Sabotage {
     EarlyFallback,
     /// Old advice reaches the core again when there is none.
     StaleAdvice,
+    /// The policy of a batch VM is not told what other VMs lack.
+    DeafBatch,
 }
 
 /// What determines one run: the same options give the same run.

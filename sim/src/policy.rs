@@ -3,11 +3,14 @@
 //! What `agent/src/shell/policy` does between core and worker is done here: a task asks after an
 //! event, at most once a second, and not while metrics are old. A hostile policy gives every answer
 //! that the contract allows, faults, answers too late and none. In a quiescent phase it is silent,
-//! so the built-in goal must take over.
+//! so the built-in goal must take over. The policy of a batch VM ([`batch`]) gets the units that
+//! other VMs of its node lack.
 
 mod answers;
+pub(crate) mod batch;
 
 use agent::core::{Advice, RequestId, Said, Terms};
+use protocol::journal::Milli;
 use protocol::time::{Span, Timestamp};
 
 use crate::agent::times::METRICS_MAX_AGE;
@@ -28,6 +31,7 @@ const MINUTE: u128 = 60_000_000;
 pub(crate) fn delays_convergence(kind: PolicyKind) -> Span {
     match kind {
         PolicyKind::None | PolicyKind::Builtin => Span(0),
+        PolicyKind::Batch => batch::GIVES_WAY_WITHIN,
         PolicyKind::Hostile => Span(METRICS_MAX_AGE.0 + FALLBACK_AFTER.0),
     }
 }
@@ -35,7 +39,7 @@ pub(crate) fn delays_convergence(kind: PolicyKind) -> Span {
 fn terms(kind: PolicyKind, digest: u32) -> Option<Terms> {
     let is_hostile = match kind {
         PolicyKind::None => return None,
-        PolicyKind::Builtin => false,
+        PolicyKind::Builtin | PolicyKind::Batch => false,
         PolicyKind::Hostile => true,
     };
     Some(Terms {
@@ -110,6 +114,8 @@ pub(crate) struct TaskPolicy {
     pub shrunk: u64,
     /// Patch in flight by which it takes this many more.
     pub patch: Option<(RequestId, u64)>,
+    /// Units that the newest permit left out, and when it came.
+    pub shortage: Option<(Timestamp, Milli)>,
 }
 
 impl Default for TaskPolicy {
@@ -129,6 +135,7 @@ impl Default for TaskPolicy {
             rated_since: Timestamp::default(),
             shrunk: 0,
             patch: None,
+            shortage: None,
         }
     }
 }

@@ -26,6 +26,9 @@ fn caught_by(sabotage: Sabotage) -> Option<(&'static str, String)> {
         if is_policys {
             options.policy = PolicyKind::Hostile;
         }
+        if sabotage == Sabotage::DeafBatch {
+            options.policy = PolicyKind::Batch;
+        }
         options.replicas = if sabotage == Sabotage::NoLease { 2 } else { 1 };
         options.requests = matches!(
             sabotage,
@@ -231,4 +234,9 @@ fn no_check_knows_of_a_cheat() {
         let text = std::fs::read_to_string(&path).expect("it is text");
         assert!(!text.contains("Sabotage"), "{}", path.display());
     }
+}
+
+#[test]
+fn v14_batch_vm_that_gives_nothing_back_is_caught() {
+    catches(Sabotage::DeafBatch, "converges_within_bound");
 }

@@ -3,7 +3,7 @@
 
 use sim::{Level, Options, Outcome, PolicyKind};
 
-/// Seeds that found a bug: `level seed steps [requests|hostile]  # what`.
+/// Seeds that found a bug: `level seed steps [requests|hostile|batch]  # what`.
 const FOUND: &str = include_str!("../seeds/found.txt");
 
 fn holds(options: Options) -> Outcome {
@@ -126,6 +126,22 @@ fn v33_built_in_goal_as_a_policy_reaches_the_same_targets() {
     assert!(calms > 0, "no calm was judged");
 }
 
+/// A batch VM takes what its node has left, and no other VM lacks units that it could give back.
+///
+/// Requirement: V14
+#[test]
+fn v14_batch_vm_takes_the_rest_and_leaves_nobody_short() {
+    let mut calms = 0;
+    for (level, seeds) in [(Level::Heavy, 1..=8), (Level::None, 101..=112)] {
+        for seed in seeds {
+            let mut options = Options::short(seed, level, 8_000);
+            options.policy = PolicyKind::Batch;
+            calms += holds(options).calms;
+        }
+    }
+    assert!(calms > 0, "no calm was judged");
+}
+
 #[test]
 fn everything_holds_without_faults() {
     for seed in 101..=103 {
@@ -167,6 +183,7 @@ fn seeds_that_found_something_hold_now() {
         match words.next() {
             Some("requests") => options.requests = true,
             Some("hostile") => options.policy = PolicyKind::Hostile,
+            Some("batch") => options.policy = PolicyKind::Batch,
             _ => {}
         }
         holds(options);

@@ -26,6 +26,7 @@ impl World {
         let is_metrics = matches!(event, CoreEvent::SystemMetrics(_));
         let now = self.record_event(vm, &event);
         self.policy_shrank(vm, &event);
+        self.permit_leaves_out(vm, &event);
         if let Some(agent_task) = self.vms[vm].agent_task.as_mut() {
             agent_task.is_started = true;
             agent_task.core.handle(now, event);

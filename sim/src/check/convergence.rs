@@ -7,6 +7,7 @@ use protocol::units::Resources;
 use protocol::vm::VmPhase;
 
 use crate::build::node_name;
+use crate::policy::batch::BATCH_VM;
 use crate::store::Kind;
 use crate::world::{UNIT, World};
 
@@ -15,6 +16,15 @@ use crate::world::{UNIT, World};
 const MONITOR_BYTES: f64 = (100_u64 << 20) as f64;
 /// The part of usable memory under the monitor's threshold.
 const MONITOR_PART: f64 = 0.85;
+
+/// The smallest size that a monitor approves while its guest uses so many bytes.
+fn approved_units(used: f64) -> u32 {
+    let fits = |units: u32| {
+        let usable = f64::from(units) * 1_073_741_824.0 - MONITOR_BYTES;
+        usable * MONITOR_PART >= used + MONITOR_BYTES
+    };
+    (1..=64).find(|units| fits(*units)).unwrap_or(64)
+}
 
 impl World {
     /// Invariant 5: with no faults and constant load, every VM has its goal or as much of it as its
@@ -122,7 +132,7 @@ impl World {
         let using = self.checks.truth[vm].using;
         let free = self.vms[vm]
             .node
-            .map(|node| self.free_on(node))
+            .map(|node| self.free_for(vm, node))
             .unwrap_or_default();
         let cpu_fits = using.cpu >= low.cpu || free.cpu < UNIT.cpu;
         let mem_fits = using.mem >= low.mem || free.mem < UNIT.mem;
@@ -161,14 +171,33 @@ impl World {
         let units = goal.units;
         // A margin leaves it as large as what has that much room above the goal.
         let roomy = goal.units_with(scaling.downscale_margin_units);
-        let fits = |units: u32| {
-            let usable = f64::from(units) * 1_073_741_824.0 - MONITOR_BYTES;
-            usable * MONITOR_PART >= used + MONITOR_BYTES
-        };
-        let approved = (1..=64).find(|units| fits(*units)).unwrap_or(64);
+        let approved = approved_units(used);
         let (min, max) = self.vms[vm].bounds;
         let size = |units: u32| UNIT.saturating_mul(units.clamp(min, max));
+        if self.is_batch(vm) {
+            return (size(max), size(max));
+        }
         (size(units), size(roomy.max(approved)))
+    }
+
+    /// What a VM may get on a node: what the scheduler holds for nobody, and what a batch VM has
+    /// above the smallest size that its monitor approves. A batch VM with a margin keeps its size
+    /// when others lack no more than that.
+    fn free_for(&self, vm: usize, node: usize) -> Resources {
+        let free = self.free_on(node);
+        let batch = &self.vms[BATCH_VM];
+        let core = batch.agent_task.as_ref().map(|task| &task.core);
+        let has_margin =
+            core.is_some_and(|core| core.vm().config.scaling.downscale_margin_units > 0.0);
+        let is_beside = batch.node == Some(node) && vm != BATCH_VM;
+        if !is_beside || !self.is_batch(BATCH_VM) || has_margin {
+            return free;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+        let approved = approved_units((batch.load.mib << 20) as f64);
+        let kept = UNIT.saturating_mul(approved.clamp(batch.bounds.0, batch.bounds.1));
+        let over = self.checks.truth[BATCH_VM].using.saturating_sub(kept);
+        Resources::new(free.cpu.0 + over.cpu.0, free.mem.0 + over.mem.0)
     }
 
     fn held_on(&self, node: usize) -> (u128, u128) {

@@ -4,6 +4,7 @@ use agent::core::{Advice, Event as CoreEvent, Said, Terms};
 use protocol::policy::Fault;
 use protocol::time::{Span, Timestamp};
 
+use super::batch::BATCH_VM;
 use super::{MOODS, Mood, PolicyEvent, terms};
 use crate::agent::times::METRICS_MAX_AGE;
 use crate::event::Event;
@@ -25,7 +26,7 @@ impl World {
     /// Takes an event that a task's core was told, and asks its policy.
     pub(crate) fn policy_hears(&mut self, vm: usize, is_metrics: bool) {
         let (kind, now) = (self.options.policy, self.now);
-        if kind == PolicyKind::None {
+        if kind == PolicyKind::None || (kind == PolicyKind::Batch && vm != BATCH_VM) {
             return;
         }
         let Some(task) = self.vms[vm].agent_task.as_mut() else {
@@ -57,13 +58,16 @@ impl World {
 
     fn ask_policy(&mut self, vm: usize, id: u64, digest: u32, builtin: u32) {
         let quick = self.policy_rng.span(Span(300), Span::from_millis(3));
-        let (said, after) = if self.options.policy == PolicyKind::Builtin {
-            (Said::Want(builtin), quick)
-        } else {
-            match self.hostile_answer(vm, builtin) {
-                Some((said, late)) => (said, quick.max(late)),
-                None => return self.policy_later(vm, id, quick, PolicyEvent::NoAnswer),
+        let answer = match self.options.policy {
+            PolicyKind::Builtin => Some((Said::Want(builtin), quick)),
+            PolicyKind::Batch => Some((self.batch_answer(), quick)),
+            PolicyKind::None | PolicyKind::Hostile => {
+                let answer = self.hostile_answer(vm, builtin);
+                answer.map(|(said, late)| (said, quick.max(late)))
             }
+        };
+        let Some((said, after)) = answer else {
+            return self.policy_later(vm, id, quick, PolicyEvent::NoAnswer);
         };
         let mut advice = Advice { digest, said };
         if self.options.policy == PolicyKind::Hostile && self.policy_rng.chance(MILLION / 50) {

@@ -25,7 +25,8 @@ impl World {
     }
 
     pub(crate) fn start_scheduler(&mut self, replica: usize) {
-        let settings = Config::default().settings(true, true);
+        let mut settings = Config::default().settings(true, true);
+        settings.rules.fairness.sharing = self.shares_headroom();
         if self.schedulers.len() > 1 {
             return self.start_replica(replica, settings);
         }
