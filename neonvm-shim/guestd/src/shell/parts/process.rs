@@ -81,6 +81,8 @@ impl Parts {
 
     /// Facts about the part's process.
     pub(super) async fn running(&self, part: PartName) -> Running {
+        let pid = self.pid(part).filter(|pid| self.has_begun(*pid));
+        let program = pid.and_then(|pid| self.executable(pid));
         let starts = self.settings.run.join(format!("{}.starts", part.as_str()));
         let starts = fs::read_to_string(starts).ok();
         let mut running = Running {
@@ -92,11 +94,13 @@ impl Parts {
                 .unwrap_or(0),
             resident_bytes: 0,
         };
-        let pid = self.pid(part).filter(|pid| self.has_begun(*pid));
         let Some(pid) = pid else {
             return running;
         };
-        if let Some(known) = self.identify(part, pid, running.from).await {
+        let known = self.identify(part, pid, running.from).await;
+        // Origin and hash are of one program.
+        let is_same = self.pid(part) == Some(pid) && self.executable(pid) == program;
+        if let Some(known) = known.filter(|_| is_same) {
             running.sha256 = known.sha256;
             running.version = known.version;
         }
