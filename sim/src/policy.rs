@@ -7,7 +7,7 @@
 //! other VMs of its node lack.
 
 mod answers;
-pub(crate) mod batch;
+mod batch;
 
 use agent::core::{Advice, RequestId, Said, Terms};
 use protocol::journal::Milli;
@@ -16,6 +16,10 @@ use protocol::time::{Span, Timestamp};
 use crate::agent::times::METRICS_MAX_AGE;
 use crate::options::PolicyKind;
 
+/// The VM that has the policy `batch`.
+pub(crate) const BATCH_VM: usize = 0;
+/// Time from a cut permit until that VM has given way.
+const GIVES_WAY_WITHIN: Span = Span::from_secs(10);
 /// Time without an answer after which the built-in goal decides.
 const FALLBACK_AFTER: Span = Span::from_secs(20);
 /// Largest size that a hostile policy may ask for, units. VMs go beyond it.
@@ -31,7 +35,7 @@ const MINUTE: u128 = 60_000_000;
 pub(crate) fn delays_convergence(kind: PolicyKind) -> Span {
     match kind {
         PolicyKind::None | PolicyKind::Builtin => Span(0),
-        PolicyKind::Batch => batch::GIVES_WAY_WITHIN,
+        PolicyKind::Batch => GIVES_WAY_WITHIN,
         PolicyKind::Hostile => Span(METRICS_MAX_AGE.0 + FALLBACK_AFTER.0),
     }
 }

@@ -7,7 +7,7 @@ use protocol::units::Resources;
 use protocol::vm::VmPhase;
 
 use crate::build::node_name;
-use crate::policy::batch::BATCH_VM;
+use crate::policy::BATCH_VM;
 use crate::store::Kind;
 use crate::world::{UNIT, World};
 

@@ -4,8 +4,7 @@ use agent::core::{Advice, Event as CoreEvent, Said, Terms};
 use protocol::policy::Fault;
 use protocol::time::{Span, Timestamp};
 
-use super::batch::BATCH_VM;
-use super::{MOODS, Mood, PolicyEvent, terms};
+use super::{BATCH_VM, MOODS, Mood, PolicyEvent, terms};
 use crate::agent::times::METRICS_MAX_AGE;
 use crate::event::Event;
 use crate::options::{PolicyKind, Sabotage};

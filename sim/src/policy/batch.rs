@@ -1,6 +1,6 @@
-//! The policy of a batch VM. It takes what its node has left, and gives way to VMs of its node whose
-//! permits are cut. The rule is that of `policy/library/batch.lua`. The agent's shell counts what
-//! the others lack (`node_load` in `agent/src/shell/policy/runtime.rs`).
+//! The policy of a batch VM. It takes what its node has left, and gives way to VMs of its node
+//! whose permits are cut. The rule is that of `policy/library/batch.lua`. The agent's shell counts
+//! what the others lack (`node_load` in `agent/src/shell/policy/runtime.rs`).
 
 #[cfg(test)]
 mod tests;
@@ -11,14 +11,11 @@ use agent::core::{Core, Event as CoreEvent, Said};
 use protocol::journal::Milli;
 use protocol::time::Span;
 
+use super::BATCH_VM;
 use crate::event::Operation;
 use crate::options::{PolicyKind, Sabotage};
 use crate::world::{UNIT, World};
 
-/// The VM that has the policy.
-pub(crate) const BATCH_VM: usize = 0;
-/// Time from a cut permit until the VM has given way.
-pub(crate) const GIVES_WAY_WITHIN: Span = Span::from_secs(10);
 /// Time for which a cut permit counts (`STARVED_FOR` of the agent).
 const STARVED_FOR: Span = Span::from_secs(5);
 

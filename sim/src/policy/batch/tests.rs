@@ -1,6 +1,7 @@
 use protocol::time::{Span, Timestamp};
 use serde_json::json;
 
+use super::super::GIVES_WAY_WITHIN;
 use super::*;
 use crate::build::node_name;
 use crate::options::{Level, Options};
