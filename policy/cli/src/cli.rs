@@ -180,10 +180,7 @@ impl PolicyArgs {
         let source = fs::read_to_string(&self.file)
             .with_context(|| format!("failed to read {}", self.file.display()))?;
         let mut spec = Spec::of_source(source);
-        spec.scope = match self.scope {
-            ScopeArg::Vm => Scope::Vm,
-            ScopeArg::Set => Scope::Set,
-        };
+        spec.scope = self.scope.into();
         spec.params = self.params.iter().cloned().collect();
         spec.series.clone_from(&self.series);
         let feeds = self.feeds.iter().map(|name| FeedSource {

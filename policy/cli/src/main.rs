@@ -5,6 +5,7 @@
 mod cli;
 mod terminal;
 mod text;
+mod unanswered;
 mod whatif;
 
 use std::process::ExitCode;

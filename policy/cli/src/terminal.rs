@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use policy_contract::Series;
+use protocol::policy::Scope;
 
 /// Exit codes, those of `bellows`.
 pub(crate) mod exit {
@@ -32,6 +33,15 @@ pub(crate) enum ScopeArg {
     Vm,
     /// The number of the members of sets of VMs
     Set,
+}
+
+impl From<ScopeArg> for Scope {
+    fn from(scope: ScopeArg) -> Self {
+        match scope {
+            ScopeArg::Vm => Self::Vm,
+            ScopeArg::Set => Self::Set,
+        }
+    }
 }
 
 pub(crate) fn parameter(text: &str) -> Result<(String, f64), String> {

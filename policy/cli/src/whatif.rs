@@ -20,7 +20,8 @@ use protocol::policy::Limits;
 use protocol::time::WallTime;
 use serde_json::{Value, json};
 
-use crate::terminal::{Format, complain, exit, parameter, say, series, this_program};
+use crate::terminal::{Format, ScopeArg, complain, exit, parameter, say, series, this_program};
+use crate::unanswered::{no_answer, not_recorded};
 
 /// An hour in microseconds.
 const HOUR: i64 = 3_600_000_000;
@@ -50,6 +51,9 @@ pub(crate) struct ReplayArgs {
     /// Series that the policy reads beyond load1, load5, used and cached
     #[arg(long, value_name = "NAME", value_parser = series)]
     series: Vec<Series>,
+    /// What the policy decides about; no journal has the questions about sets
+    #[arg(long, value_enum, default_value_t = ScopeArg::Vm)]
+    scope: ScopeArg,
     /// Begin of the time that counts, RFC 3339; what lies before warms the past up
     #[arg(long, value_name = "TIME", value_parser = time)]
     from: Option<WallTime>,
@@ -155,13 +159,21 @@ impl ReplayArgs {
         if let Some(file) = &self.html {
             self.write_page(file, &report, &tried, &spec)?;
         }
-        let is_judged = report.error.is_judged();
+        let unanswered = no_answer(&report.total.questions);
+        if let Some(text) = &unanswered {
+            complain(text);
+        }
+        let is_judged = report.error.is_judged() && unanswered.is_none();
         Ok(ExitCode::from(if is_judged { 0 } else { exit::FINDING }))
     }
 
     /// Reads policy and journal. The exit code, if there is nothing to run.
     fn read(&self, segments: Segments) -> Result<Result<(Spec, Vec<History>), ExitCode>> {
         let spec = self.spec()?;
+        if let Some(text) = not_recorded(&spec, &self.policy.display().to_string()) {
+            complain(&text);
+            return Ok(Err(ExitCode::from(exit::UNAVAILABLE)));
+        }
         match WorkerAdviser::start(&this_program()?, &spec) {
             Ok(adviser) => drop(adviser),
             Err(error) => return self.refused(error).map(Err),
@@ -200,6 +212,7 @@ impl ReplayArgs {
             return spec.with_context(|| format!("malformed {}", self.policy.display()));
         }
         let mut spec = Spec::of_source(source);
+        spec.scope = self.scope.into();
         spec.params = self.params.iter().cloned().collect();
         spec.series.clone_from(&self.series);
         Ok(spec)

@@ -304,6 +304,40 @@ fn v07_replay_says_what_is_wrong_with_policy_and_journal() {
     );
 }
 
+/// A journal has the checksum of each question about sets, and not the question.
+///
+/// Requirement: V07
+#[test]
+fn v07_policy_of_sets_is_not_replayed_and_not_taken_for_one_of_vms() {
+    let dir = TempDir::new().expect("a directory");
+    let web = format!("{}/../library/web.lua", env!("CARGO_MANIFEST_DIR"));
+    let spec = serde_json::json!({"contract": 1, "scope": "set", "source": "return 1"});
+    let kept = write(dir.path(), "version.json", &spec.to_string());
+    let journal = format!(
+        "{}/../../bellows/testdata/journal_format_1",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let ended = |words: &[&str]| {
+        let output = run(&[words, &[&*journal]].concat());
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), text)
+    };
+    for words in [
+        &["replay", "--policy", &*web, "--scope", "set"][..],
+        &["replay", "--policy", &*kept],
+        &["judge", "--policy", &*kept],
+    ] {
+        let (code, text) = ended(words);
+        assert_eq!(code, Some(69), "{text}");
+        assert!(text.contains("no journal has the questions"), "{text}");
+        assert!(text.contains("bellows policy report"), "{text}");
+    }
+    let (code, text) = ended(&["replay", "--policy", &*web]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("answered none of the"), "{text}");
+    assert!(text.contains("--scope set"), "{text}");
+}
+
 /// Requirement: V07
 #[test]
 fn v07_judge_reads_a_kept_version_and_sets_canaries_beside_other_vms() {

@@ -35,6 +35,9 @@ pub(crate) struct WhatIfArgs {
     /// Series that the policy reads beyond load1, load5, used and cached
     #[arg(long, value_name = "NAME", requires = "policy")]
     series: Vec<String>,
+    /// What the policy decides about. No journal has the questions about sets, so set ends with 69
+    #[arg(long, value_name = "SCOPE", requires = "policy", value_parser = ["vm", "set"])]
+    scope: Option<String>,
     /// Begin of the time that counts, RFC 3339; what lies before warms the past up
     #[arg(long, value_name = "TIME", requires = "policy")]
     from: Option<String>,
@@ -82,6 +85,7 @@ impl WhatIfArgs {
         for name in &self.series {
             option("series", Some(name.into()));
         }
+        option("scope", self.scope.clone().map(Into::into));
         option("from", self.from.clone().map(Into::into));
         option("to", self.to.clone().map(Into::into));
         option("vm", vm.map(Into::into));
@@ -162,6 +166,7 @@ mod tests {
             policy: Some("db.lua".into()),
             params: vec!["headroom=1.2".into(), "floor=-1".into()],
             series: vec!["pressure".into()],
+            scope: Some("vm".into()),
             from: Some("2026-11-28T00:00:00Z".into()),
             vm: Some("prod/pg".into()),
             html: Some("-.html".into()),
@@ -174,6 +179,7 @@ mod tests {
             "--params=headroom=1.2",
             "--params=floor=-1",
             "--series=pressure",
+            "--scope=vm",
             "--from=2026-11-28T00:00:00Z",
             "--vm=prod/pg",
             "--html=-.html",
