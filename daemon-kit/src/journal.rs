@@ -14,6 +14,7 @@
 //! next start cuts the torn tail and writes an `X` record about it. *Newer format*: never touched;
 //! a new chain begins beside it.
 
+mod actions;
 pub mod files;
 mod queue;
 mod retention;
@@ -30,10 +31,11 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use protocol::journal::{Record, encode};
+use protocol::journal::{Action, Record, encode};
 
 use crate::clock::Clock;
 use crate::state_folder::{self, FolderLock, LockError};
+pub use actions::ActionChain;
 pub use queue::QueueLimits;
 pub use retention::Retention;
 use segment::Segment;
@@ -176,6 +178,20 @@ impl Journal {
             shared: Arc::clone(&self.shared),
             position,
         })
+    }
+
+    /// Appends an action that names the hash of the action before it. A lost one is in no chain: an
+    /// `X` record counts it.
+    #[must_use = "`None` means that the record is lost"]
+    pub fn append_action(&self, action: Action) -> Option<AppendedLine> {
+        let mut chain = self.shared.actions();
+        let action = chain.link(action);
+        let record = Record::Action(action.clone());
+        let appended = self.append(&record, false);
+        if appended.is_some() {
+            chain.take(&action);
+        }
+        appended
     }
 
     /// Changes when a segment begins and when records were lost: then each VM writes a checkpoint

@@ -339,16 +339,17 @@ fn record() -> impl Strategy<Value = Record> {
     let outcome_of_action = (option::of(any::<bool>()), text());
     let action = (
         (".{0,30}", ".{0,30}", whole(), option::of(any::<u32>())),
-        (text(), text(), text()),
+        (text(), text(), text(), text()),
         outcome_of_action,
     )
-        .prop_map(|((by, what, t, vm), (on, to, why), (ok, note))| {
+        .prop_map(|((by, what, t, vm), (on, to, why, prev), (ok, note))| {
             Record::Action(Action {
                 by,
                 what,
                 note,
                 ok,
                 on,
+                prev,
                 t,
                 to,
                 vm,

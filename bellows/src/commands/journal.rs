@@ -2,6 +2,7 @@
 //! run.
 
 mod fetch;
+mod verify;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use agent::Replay;
 use clap::{Args, Subcommand};
 use daemon_kit::journal::files::{self, SegmentFile};
-use protocol::journal::{Record, Scan, hash_text, scan};
+use protocol::journal::{Record, Scan, scan};
 use serde_json::{Value, json};
 
 use super::policy::whatif::WhatIfArgs;
@@ -18,7 +19,7 @@ use crate::actions::{self, FLEET, SETS};
 use crate::context::{Context, runtime};
 use crate::fail::{Fail, Outcome};
 use crate::output::{Cell, Table};
-use crate::terminal::{err, out};
+use crate::terminal::out;
 
 /// Component whose journal is read by default.
 const AGENT: &str = "agent";
@@ -149,86 +150,12 @@ fn of_agent(context: &Context, chosen: &Files) -> Outcome<Vec<SegmentFile>> {
 
 pub(crate) fn run(context: &Context, command: &JournalCommand) -> Outcome {
     match command {
-        JournalCommand::Verify(files) => verify(chosen(context, files)?),
+        JournalCommand::Verify(files) => verify::run(chosen(context, files)?),
         JournalCommand::Cat(files) => cat(chosen(context, files)?),
         JournalCommand::Export(files) => export(chosen(context, files)?),
         JournalCommand::Stat(files) => stat(context, chosen(context, files)?),
         JournalCommand::Fetch(args) => runtime(false)?.block_on(fetch::run(context, args)),
     }
-}
-
-fn verify(found: Vec<SegmentFile>) -> Outcome {
-    let (mut problems, mut lines, mut gaps) = (0_u64, 0, 0);
-    let count = found.len();
-    let mut before: Option<(u64, u32)> = None;
-    let mut part = None;
-    let mut found = found.into_iter().peekable();
-    while let Some(file) = found.next() {
-        let folder = file.path.parent().map(Path::to_owned);
-        let is_followed = found
-            .peek()
-            .is_some_and(|next| next.path.parent() == folder.as_deref());
-        let segment = read(file)?;
-        let (name, scan) = (segment.file.path.display(), &segment.scan);
-        let mut say = |text: String| {
-            problems += 1;
-            err(&format!("{name}: {text}"));
-        };
-        for damage in &scan.damages {
-            say(daemon_kit::chain(damage));
-        }
-        for line in &scan.lines {
-            match &line.record {
-                Err(error) => say(format!("the line at byte {}: {error}", line.offset)),
-                Ok(Record::Gap(gap)) => {
-                    gaps += 1;
-                    out(&format!("{name}: a gap of {} ({:?})", gap.n, gap.why));
-                }
-                Ok(_) => {}
-            }
-        }
-        // The last line of a folder's newest segment may be incomplete.
-        if scan.torn > 0 && is_followed {
-            say(format!("{} bytes at its end are no line", scan.torn));
-        }
-        // Each part has a chain of its own.
-        let own = scan.head.as_ref().map(|head| head.part.clone());
-        if own != part {
-            before = None;
-            part = own;
-        }
-        broken_link(scan, before).into_iter().for_each(&mut say);
-        before = scan.head.as_ref().map(|head| head.seq).zip(scan.last);
-        lines += scan.lines.len();
-    }
-    if problems > 0 {
-        return Err(Fail::not_so(format!(
-            "the journal is damaged in {problems} places"
-        )));
-    }
-    out(&format!(
-        "{count} segments, {lines} lines, {gaps} gaps: every line and every link is good"
-    ));
-    Ok(())
-}
-
-/// How a segment does not follow the one before, given by its number and the hash of its last line.
-fn broken_link(scan: &Scan, before: Option<(u64, u32)>) -> Option<String> {
-    let link = scan.head.as_ref()?.prev?;
-    let (seq, hash) = before?;
-    if link.seq != seq {
-        return Some(format!(
-            "segment {} before it is missing; the one before is {seq}",
-            link.seq
-        ));
-    }
-    (link.h != hash).then(|| {
-        format!(
-            "its chain names {} as the end of segment {seq}, which ends in {}",
-            hash_text(link.h),
-            hash_text(hash)
-        )
-    })
 }
 
 fn cat(found: Vec<SegmentFile>) -> Outcome {

@@ -6,6 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use protocol::journal::Record;
 use tokio::sync::watch;
 
+use super::actions::ActionChain;
 use super::queue::{Queue, QueueLimits};
 use crate::clock::Clock;
 use crate::state_folder::FolderLock;
@@ -15,6 +16,8 @@ use crate::state_folder::FolderLock;
 pub(super) struct Shared {
     pub(super) clock: Clock,
     pub(super) queue: Mutex<Queue>,
+    /// Held until an action is in the queue, so that lines have the chain's order.
+    pub(super) actions: Mutex<ActionChain>,
     pub(super) wake: Condvar,
     pub(super) preamble: Mutex<Vec<Record>>,
     pub(super) written: watch::Sender<u64>,
@@ -40,6 +43,7 @@ impl Shared {
         Self {
             clock,
             queue: Mutex::new(Queue::new(limits)),
+            actions: Mutex::new(ActionChain::of_new_run()),
             wake: Condvar::new(),
             preamble: Mutex::new(preamble),
             written: watch::Sender::new(0),
@@ -56,6 +60,10 @@ impl Shared {
 
     pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn actions(&self) -> MutexGuard<'_, ActionChain> {
+        self.actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn preamble(&self) -> MutexGuard<'_, Vec<Record>> {

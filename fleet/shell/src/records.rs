@@ -5,7 +5,7 @@
 
 use daemon_kit::clock::Clock;
 use daemon_kit::journal::Journal;
-use protocol::journal::{Action as Line, Record};
+use protocol::journal::Action as Line;
 
 use crate::changes::Change;
 use crate::metrics::Metrics;
@@ -43,7 +43,7 @@ impl Records {
             return;
         };
         // The journal counts a line that it loses.
-        drop(journal.append(&Record::Action(line(change, self.clock.now().0)), false));
+        drop(journal.append_action(line(change, self.clock.now().0)));
     }
 }
 
@@ -58,7 +58,7 @@ fn line(change: &Change, t: u64) -> Line {
         ok: Some(change.failure.is_none()),
         note: change.failure.as_deref().map(shortened),
         t,
-        vm: None,
+        ..Line::default()
     }
 }
 

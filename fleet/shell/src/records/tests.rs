@@ -1,7 +1,8 @@
-use daemon_kit::journal::{Identity, Limits, files};
+use daemon_kit::journal::{ActionChain, Identity, Limits, files};
 use fleet_core::cause::EndCause;
 use prometheus_client::registry::Registry;
 use protocol::fleet::TurnResult;
+use protocol::journal::Record;
 use protocol::units::Resources;
 
 use super::*;
@@ -68,6 +69,14 @@ async fn each_change_is_a_line_of_the_journal_and_a_count() {
             "fleet state Some(true) None",
         ]
     );
+    let mut chain = ActionChain::of_new_run();
+    assert!(lines.iter().all(|line| chain.follows(line)), "{lines:?}");
+    let mut cut = ActionChain::of_new_run();
+    let is_whole = lines[..1]
+        .iter()
+        .chain(&lines[2..])
+        .all(|line| cut.follows(line));
+    assert!(!is_whole, "a line is missing");
     assert_eq!(lines[0].why.as_deref(), Some("it ended"));
     let longest = lines[2].why.as_ref().map(String::len);
     assert_eq!(longest, Some(MAX_TEXT_BYTES));
