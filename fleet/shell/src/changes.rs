@@ -28,10 +28,13 @@ pub(crate) enum ChangeKind {
     Keep,
     Back,
     Move,
+    Channel,
+    Revision,
+    Refuse,
 }
 
 impl ChangeKind {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 15] = [
         Self::Lock,
         Self::Create,
         Self::State,
@@ -44,6 +47,9 @@ impl ChangeKind {
         Self::Keep,
         Self::Back,
         Self::Move,
+        Self::Channel,
+        Self::Revision,
+        Self::Refuse,
     ];
 
     pub(crate) const fn as_str(self) -> &'static str {
@@ -60,6 +66,9 @@ impl ChangeKind {
             Self::Keep => "keep",
             Self::Back => "back",
             Self::Move => "move",
+            Self::Channel => "channel",
+            Self::Revision => "revision",
+            Self::Refuse => "refuse",
         }
     }
 }
@@ -84,7 +93,8 @@ pub(crate) const fn cause_label(cause: EndCause) -> &'static str {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) kind: ChangeKind,
-    /// `namespace/name` of the deployment, the environment or the instance.
+    /// `namespace/name` of the object: an environment, a deployment, an instance, a channel or a
+    /// revision.
     pub(crate) on: String,
     /// What it has now.
     pub(crate) to: String,

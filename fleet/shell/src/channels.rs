@@ -5,6 +5,7 @@
 //! active environment also gets a deployment. Its name follows from the moment at which the channel
 //! began to name the version, so a version that failed is not tried again.
 
+mod decisions;
 mod programs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,15 +17,16 @@ use fleet_release::{FetchLimits, Fetcher, ReadError, Repository, Scope, Trust};
 use fleet_store::{FleetStore, Follower, LoadedChannel, Problem, Programs};
 use protocol::fleet::{
     CONDITION_ADOPTED, ChannelProblem, ChannelReading, ChannelStatus, ChannelTrust, DeploymentKind,
-    DeploymentSpec, EnvironmentState, KEY_REFRESH, NamedVersion, RevisionData,
+    DeploymentSpec, EnvironmentState, KEY_REFRESH, NamedVersion, Resolved, RevisionData,
 };
 use protocol::time::WallTime;
 use reqwest::Url;
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
+use crate::changes::{Change, ChangeKind, change};
 use crate::driver::{Location, Params};
-use crate::metrics::Metrics;
+use crate::records::Records;
 use crate::wanted::Wanted;
 
 /// Between two lists of the channels.
@@ -57,7 +59,7 @@ pub struct Channels {
     missing: BTreeSet<String>,
     polled: BTreeMap<(String, String), Polled>,
     problems: Vec<Problem>,
-    metrics: Metrics,
+    records: Records,
 }
 
 impl Channels {
@@ -87,7 +89,11 @@ impl Channels {
             fetcher: None,
             polled: BTreeMap::new(),
             problems: Vec::new(),
-            metrics: params.metrics.clone(),
+            records: Records {
+                journal: params.journal.clone(),
+                clock: params.clock,
+                metrics: params.metrics.clone(),
+            },
         }
     }
 
@@ -133,7 +139,7 @@ impl Channels {
             self.polled.insert(key, polled);
             self.poll(channel).await;
         }
-        self.metrics.show_channels(&all);
+        self.records.metrics.show_channels(&all);
         Ok(())
     }
 
@@ -183,22 +189,19 @@ impl Channels {
             return true;
         }
         let written = api(self.store.write_channel(channel)).await;
-        let (namespace, name) = (&channel.namespace, &channel.name);
-        match written {
-            Ok(()) => {
-                tracing::info!(
-                    namespace,
-                    name,
-                    version = channel.status.version,
-                    "channel read"
-                );
-                true
-            }
-            Err(error) => {
-                tracing::warn!(namespace, name, error, "failed to write a channel");
-                false
-            }
+        let is_written = written.is_ok();
+        let on = format!("{}/{}", channel.namespace, channel.name);
+        if let Some(said) = decisions::of_channel(on, before, &channel.status) {
+            self.tell(said, written.map(drop));
         }
+        is_written
+    }
+
+    fn tell(&self, change: Change, made: Result<(), String>) {
+        self.records.tell(&Change {
+            failure: made.err(),
+            ..change
+        });
     }
 
     async fn read(
@@ -276,11 +279,7 @@ impl Channels {
                     spec: follower.spec.clone(),
                     resolved,
                 };
-                let created = self.store.create_revision(namespace, follower, &data);
-                let created = api(created).await;
-                created
-                    .map_err(|error| of_api("make a revision", &error))?
-                    .name
+                self.make_revision(channel, follower, &data).await?
             }
         };
         if follower.status.state != EnvironmentState::Active {
@@ -297,15 +296,37 @@ impl Channels {
         };
         let name = deployment_name(&spec.revision, &channel.name, named.since);
         let created = self.store.create_deployment(namespace, &name, &spec);
-        match api(created).await {
-            Ok(is_new) => {
-                if is_new {
-                    tracing::info!(namespace, name, reason = spec.reason, "deployment made");
-                }
-                Ok(())
-            }
-            Err(error) => Err(of_api("make a deployment", &error)),
+        let created = api(created).await;
+        if !matches!(created, Ok(false)) {
+            let on = format!("{namespace}/{name}");
+            let made = change(ChangeKind::Create, on, spec.revision, spec.reason);
+            self.tell(made, created.clone().map(drop));
         }
+        let created = created.map(drop);
+        created.map_err(|error| of_api("make a deployment", &error))
+    }
+
+    async fn make_revision(
+        &self,
+        channel: &LoadedChannel,
+        follower: &Follower,
+        data: &RevisionData,
+    ) -> Result<String, ChannelProblem> {
+        let namespace = &channel.namespace;
+        let created = self.store.create_revision(namespace, follower, data);
+        let created = api(created).await.map(|one| one.name);
+        let name = created.as_ref().unwrap_or(&follower.name);
+        let Resolved {
+            version, sha256, ..
+        } = &data.resolved;
+        let made = change(
+            ChangeKind::Revision,
+            format!("{namespace}/{name}"),
+            format!("{version} sha256:{sha256}"),
+            format!("channel {} names {version}", channel.name),
+        );
+        self.tell(made, created.clone().map(drop));
+        created.map_err(|error| of_api("make a revision", &error))
     }
 }
 

@@ -145,7 +145,9 @@ impl Lane {
         };
         self.last_look = Some(listing.begun);
         let (client, now) = (&looker.client, self.now().wall);
-        self.refusals.tell(client, own, &looked.world, now).await;
+        self.refusals
+            .tell(client, &self.shared.records, own, &looked.world, now)
+            .await;
         let basis = listing.bases.get(&self.key).copied().unwrap_or_default();
         self.take(basis, own.clone(), looked);
         self.act().await;

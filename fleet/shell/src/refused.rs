@@ -12,6 +12,9 @@ use protocol::fleet::{FleetKind, GROUP, VERSION};
 use protocol::time::WallTime;
 use tokio::time::timeout;
 
+use crate::changes::{Change, ChangeKind, change};
+use crate::records::Records;
+
 /// Reason of the events.
 const REASON: &str = "ImageRefused";
 const COMPONENT: &str = "bellows-fleet";
@@ -31,6 +34,7 @@ impl Refusals {
     pub(crate) async fn tell(
         &mut self,
         client: &kube::Client,
+        records: &Records,
         loaded: &LoadedEnvironment,
         world: &World,
         now: WallTime,
@@ -55,16 +59,15 @@ impl Refusals {
             };
             let written = timeout(EVENT_LIMIT, event(client, about, &key.1, now)).await;
             let written = written.unwrap_or_else(|_| Err("no answer in time".to_owned()));
-            let (namespace, deployment) = (&loaded.namespace, &key.0);
-            match written {
-                Ok(()) => {
-                    tracing::warn!(namespace, deployment, why = key.1, "image refused");
-                    self.told.insert(key);
-                }
-                Err(error) => {
-                    tracing::warn!(namespace, deployment, error, "failed to write an event");
-                }
+            let on = format!("{}/{}", loaded.namespace, key.0);
+            let refused = change(ChangeKind::Refuse, on, String::new(), key.1.clone());
+            if written.is_ok() {
+                self.told.insert(key);
             }
+            records.tell(&Change {
+                failure: written.err(),
+                ..refused
+            });
         }
     }
 }

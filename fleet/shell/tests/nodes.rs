@@ -1,6 +1,11 @@
 //! Agents of nodes before the shipped API server. The test plays the controller of `DaemonSet`s,
 //! the kubelets and the agents: a pod that is deleted comes back with the template's image.
 
+#[path = "nodes/audit.rs"]
+mod audit;
+#[path = "nodes/signatures.rs"]
+mod signatures;
+
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,6 +15,7 @@ use axum::Router;
 use axum::routing::get;
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
+use daemon_kit::journal::Journal;
 use fleet::{Location, Metrics, Params, Pulses};
 use fleet_signatures::ImageKey;
 use fleet_store::{deployment_object, environment_object, revision_object};
@@ -20,7 +26,6 @@ use protocol::fleet::{
 use protocol::parts::PartName;
 use serde_json::{Value, json};
 use test_api::{Call, Fault, TestApi};
-use test_authority::ImageSigner;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -320,13 +325,14 @@ async fn serve_page(api: &TestApi, node: &'static str, address: Ipv4Addr) {
 }
 
 fn drive(played: &Played, state_dir: &std::path::Path) -> DropGuard {
-    drive_with(played, state_dir, None)
+    drive_with(played, state_dir, None, None)
 }
 
 fn drive_with(
     played: &Played,
     state_dir: &std::path::Path,
     image_key: Option<ImageKey>,
+    journal: Option<Journal>,
 ) -> DropGuard {
     let token = CancellationToken::new();
     let params = Params {
@@ -340,7 +346,7 @@ fn drive_with(
         },
         stages: StageLog::new(16),
         metrics: Metrics::default(),
-        journal: None,
+        journal,
         pulses: Pulses::default(),
     };
     tokio::spawn(fleet::run(params, token.clone()));
@@ -348,14 +354,17 @@ fn drive_with(
 }
 
 /// A good image reaches every node, and one whose agents end is taken back after its first nodes.
+/// The journal has each decision of it.
 ///
-/// Requirement: R23
+/// Requirement: R23, B49
 #[tokio::test]
 async fn agents_of_all_nodes_are_moved_and_a_bad_image_is_taken_back() {
     let folder = tempfile::tempdir().expect("a folder");
     let played = Played::start(0).await;
     played.start_deployment(1, GOOD);
-    let _driver = drive(&played, folder.path());
+    let records = folder.path().join("journal");
+    let journal = audit::open(&records);
+    let driver = drive_with(&played, folder.path(), None, Some(journal.clone()));
     let status = played.ended("agents-1").await;
     assert_eq!(status["state"], "Complete", "{status}");
     assert_eq!(status["progress"]["done"], 3, "{status}");
@@ -383,6 +392,12 @@ async fn agents_of_all_nodes_are_moved_and_a_bad_image_is_taken_back() {
     let restarts = played.restarted();
     // Three forward, and there and back on at most two.
     assert!(restarts.len() <= 3 + 4, "{restarts:?}");
+    // A line follows its write, so the last line is waited for, and not the last write.
+    let is_told = |_: &TestApi| audit::has_end(&records, "agents-2-rollback").then_some(());
+    played.until("the end of the rollback", is_told).await;
+    drop(driver);
+    journal.close().await;
+    audit::compare(&played.api, &records);
 }
 
 /// Requirement: R24
@@ -409,80 +424,4 @@ async fn agent_that_says_no_is_not_restarted_until_it_says_yes() {
     let status = played.ended("agents-1").await;
     assert_eq!(status["state"], "Complete", "{status}");
     played.all_run(GOOD);
-}
-
-/// The image of a release without a sound signature reaches no node. A release that is signed does.
-///
-/// Requirement: R25
-#[tokio::test]
-async fn image_without_its_signature_touches_no_pod() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let played = Played::start(2).await;
-    let (signer, other) = (ImageSigner::new(), ImageSigner::new());
-    let key = ImageKey::parse(&signer.public_key()).expect("a key");
-    let rows = [
-        (1, String::new(), "is not signed"),
-        (
-            2,
-            other.bundle(&GOOD.repeat(64)),
-            "not by the key of images",
-        ),
-        (3, signer.bundle(&BAD.repeat(64)), "bundle of another image"),
-    ];
-    let before = played.api.get("daemonsets", SYSTEM, AGENT);
-    let driver = drive_with(&played, folder.path(), Some(key));
-    for (number, bundle, why) in rows {
-        played.start_signed(number, GOOD, bundle);
-        let name = format!("agents-{number}");
-        let what = format!("the gate of {name}");
-        let blocked = played.until(&what, |api| {
-            let deployment = api.get("fleetdeployments", SYSTEM, &name)?;
-            let status = &deployment["status"];
-            (status["blockedBy"]["gate"] == "signature").then(|| status.clone())
-        });
-        let blocked = blocked.await;
-        assert_eq!(blocked["state"], "Blocked", "{blocked}");
-        let detail = blocked["blockedBy"]["detail"].to_string();
-        assert!(detail.contains(why), "{detail}");
-        let event = played.until("its event", |api| {
-            let events = api.list("events");
-            let mut of_it = events.into_iter();
-            of_it.find(|one| one["involvedObject"]["name"] == json!(name))
-        });
-        let event = event.await;
-        assert_eq!(event["reason"], "ImageRefused", "{event}");
-        assert_eq!(event["type"], "Warning", "{event}");
-        assert_eq!(event["involvedObject"]["kind"], "FleetDeployment");
-        assert!(event["message"].to_string().contains(why), "{event}");
-    }
-    assert_eq!(played.api.get("daemonsets", SYSTEM, AGENT), before);
-    assert_eq!(played.restarted(), Vec::<String>::new());
-    let refused = played.api.list("events").len();
-    assert_eq!(refused, 3, "one for each deployment");
-    let condition = |api: &TestApi, status: &str| {
-        let environment = api.get("fleetenvironments", SYSTEM, "agents")?;
-        let all = environment["status"]["conditions"].clone();
-        let mut all = all.as_array()?.iter();
-        let verified = all.find(|one| one["type"] == "ImagesVerified")?;
-        (verified["status"] == status).then(|| verified.clone())
-    };
-    let is_refused = played.until("the condition", |api| condition(api, "False"));
-    assert_eq!(is_refused.await["reason"], "ImageRefused");
-
-    played.start_signed(4, GOOD, signer.bundle(&GOOD.repeat(64)));
-    let status = played.ended("agents-4").await;
-    assert_eq!(status["state"], "Complete", "{status}");
-    played.all_run(GOOD);
-    let is_signed = played.until("the condition", |api| condition(api, "True"));
-    assert_eq!(is_signed.await["reason"], "Signed");
-    drop(driver);
-    let _driver = drive(&played, folder.path());
-    let unknown = played.until("the condition without a key", |api| {
-        condition(api, "False").filter(|one| one["reason"] == "NoKey")
-    });
-    assert!(
-        unknown.await["message"]
-            .to_string()
-            .contains("fleet.images.key")
-    );
 }
