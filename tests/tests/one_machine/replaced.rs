@@ -215,3 +215,44 @@ async fn v32_vms_start_again_with_the_state_directory_and_not_without_it() {
     let left = site.kubectl(&["get", "neonvm", "-A", "-o", "name"]);
     assert_eq!(left.await.unwrap().trim(), "");
 }
+
+/// When the database was started.
+async fn database_began(guest: &Guest) -> Result<String, String> {
+    let session = guest.postgres().await;
+    let session = session.map_err(|error| format!("{error:#}"))?;
+    let began = "select pg_postmaster_start_time()::text";
+    let row = session.query_one(began, &[]).await;
+    row.map(|row| row.get(0)).map_err(|error| error.to_string())
+}
+
+/// While `bellows up` is away, the database of a guest is killed. Init of the guest starts another.
+///
+/// Requirement: V32
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v32_program_that_crashes_while_bellows_is_away_is_started_again() {
+    if !guest_or_skip("v32_program_that_crashes_while_bellows_is_away_is_started_again") {
+        return;
+    }
+    let mut site = Site::fresh().await.unwrap();
+    let guest = boot(&site, "alone", (1000, 1000, 1000), (1, 1, 1), false).await;
+    let before = guest.state().await.unwrap();
+    let began = database_began(&guest).await.unwrap();
+    let session = guest.postgres().await.unwrap();
+    site.kill_up().await.unwrap();
+    // Programs of the database run in its folder.
+    let kill = "copy (select 1) to program 'kill -9 $(head -n 1 postmaster.pid)'";
+    session.batch_execute(kill).await.unwrap();
+    // A backend outlives its server while its session is open.
+    drop(session);
+    wait_for("another start of the database", PATIENCE, || async {
+        let now = database_began(&guest).await?;
+        let is_another = now != began;
+        is_another.then_some(()).ok_or(now)
+    })
+    .await
+    .unwrap();
+    assert_eq!(guest.state().await.unwrap().boot_id, before.boot_id);
+    site.restart_up().await.unwrap();
+    let adopted = site.wait_vm("alone", "phase Running", PATIENCE, running);
+    assert_eq!(adopted.await.unwrap().status.unwrap().restart_count, 0);
+}
