@@ -29,11 +29,11 @@ pub use deployment::{
 };
 pub use environment::{
     Counts, Critical, CurrentVersion, EnvironmentSpec, EnvironmentState, EnvironmentStatus,
-    EnvironmentType, Health, Lock, Release, Source,
+    EnvironmentType, Health, Lock, Release, Service, Source,
 };
 pub use instance::{
     InstancePart, InstanceSpec, InstanceStatus, TurnEnd, TurnResult, TurnSpec, TurnVerb, Unmanaged,
-    instance_name, node_instance_name,
+    instance_name, node_instance_name, service_instance_name,
 };
 pub use kind::{
     FINALIZER, FleetKind, GROUP, KEY_DIGEST, KEY_ENROLLED, KEY_ENVIRONMENT, KEY_REFRESH,

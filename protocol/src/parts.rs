@@ -33,11 +33,23 @@ pub enum PartName {
     Guestd,
     /// `autoscaler-agent` of a node. It is no part of a guest.
     Agent,
+    /// `autoscale-scheduler` of a cluster.
+    Scheduler,
+    /// `neonvm-controller` of a cluster.
+    Controller,
+    /// `bellows-fleet` of a cluster, which changes itself last.
+    Fleet,
 }
 
 impl PartName {
     /// Those of a guest, in the order in which pages list them.
     pub const ALL: [Self; 2] = [Self::Monitor, Self::Guestd];
+
+    /// Those that container images hold.
+    pub const OF_IMAGES: [Self; 4] = [Self::Agent, Self::Scheduler, Self::Controller, Self::Fleet];
+
+    /// Parts of the control plane, in the order in which they change.
+    pub const CONTROL_PLANE: [Self; 3] = [Self::Controller, Self::Scheduler, Self::Fleet];
 
     /// The name in routes, paths and objects.
     #[must_use]
@@ -46,7 +58,22 @@ impl PartName {
             Self::Monitor => "monitor",
             Self::Guestd => "guestd",
             Self::Agent => "agent",
+            Self::Scheduler => "scheduler",
+            Self::Controller => "controller",
+            Self::Fleet => "fleet",
         }
+    }
+
+    /// Whether its container image is replaced, in place of a program.
+    #[must_use]
+    pub fn is_image(self) -> bool {
+        Self::OF_IMAGES.contains(&self)
+    }
+
+    /// Whether a `Deployment` of the cluster runs it.
+    #[must_use]
+    pub fn is_service(self) -> bool {
+        Self::CONTROL_PLANE.contains(&self)
     }
 
     /// The part of a guest of this name.

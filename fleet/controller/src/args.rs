@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use leader_election::LeaseName;
 use leader_election::core::elect::ElectRule;
 use protocol::time::{Span, WallTime};
@@ -40,6 +40,23 @@ pub struct Args {
     /// Seconds from a leader's last renewal until another replica may replace it
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(4..=3600), value_name = "SECONDS")]
     pub lease_seconds: u64,
+    /// What to do in place of the rollouts
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// What to do in place of the rollouts.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Check that a control plane of a release understands all that runs, and end.
+    ///
+    /// Exit codes: 0 if it does, 1 if a part has no common version of a link, 64 for a wrong option
+    /// or file, 69 if no channel has the release, 75 if the API or a channel does not answer.
+    Preflight {
+        /// Release of the new control plane [default: that of this program]
+        #[arg(long, default_value = protocol::release::RELEASE, value_parser = semver::Version::parse, value_name = "VERSION")]
+        control_plane: semver::Version,
+    },
 }
 
 impl Args {

@@ -16,7 +16,7 @@ use daemon_kit::journal::{Identity, Journal, Limits};
 use daemon_kit::logging::LogHandle;
 use daemon_kit::{StageLog, descriptors, logging, shutdown};
 use fleet::{Location, Metrics, MoveParams, Mover, Params, Pulses};
-use fleet_controller::args::Args;
+use fleet_controller::args::{Args, Command};
 use fleet_controller::config::Config;
 use fleet_controller::runners::RunnersConfig;
 use fleet_controller::watchdog;
@@ -36,6 +36,8 @@ const PART: &str = "fleet";
 /// Field manager of the Lease.
 const WRITER: &str = "bellows-fleet";
 
+mod preflight;
+
 fn main() -> ExitCode {
     let args = Args::parse();
     let config = Config::load(args.config.as_deref());
@@ -46,6 +48,9 @@ fn main() -> ExitCode {
     };
     if args.check_config {
         return print(&config);
+    }
+    if let Some(Command::Preflight { control_plane }) = &args.command {
+        return preflight::run(control_plane, &location, &args.state_dir);
     }
     let log = match logging::init(WRITER) {
         Ok(log) => log,

@@ -11,8 +11,10 @@
 //! * [`decide`]: whether a guest goes now, and the time between attempts that nobody ordered.
 //! * [`groups`], [`judge`]: who goes first, and whether guests fare worse with the new release.
 //! * [`order`]: whether a release may run beside what runs already.
+//! * [`preflight`]: whether a control plane understands what runs.
 //! * [`steady`]: health that does not flap.
 //! * [`node`]: how far the trial of a node's agent is.
+//! * [`service`]: how far the trial of a part of the control plane is.
 //! * [`proof`]: whether a program on trial is good, seen from outside.
 //! * [`runners`]: which guest moves to a new runner next. A core of its own.
 //!
@@ -35,9 +37,11 @@ pub mod judge;
 pub mod node;
 pub mod order;
 pub mod permit;
+pub mod preflight;
 pub mod proof;
 pub mod runners;
 pub mod schedule;
+pub mod service;
 pub mod steady;
 pub mod step;
 pub mod windows;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use protocol::fleet::{LinkRange, ReleaseManifest};
 use semver::Version;
 
 /// A link between two parts.
@@ -65,6 +66,38 @@ pub struct Release {
     pub is_independent: bool,
     /// Version that must have run before it.
     pub at_least: Option<Version>,
+}
+
+impl Release {
+    /// What a manifest says. Links of later versions are unknown, and are left out.
+    #[must_use]
+    pub fn of_manifest(version: &Version, manifest: &ReleaseManifest) -> Self {
+        let at_least = manifest.at_least.as_ref();
+        Self {
+            version: version.clone(),
+            links: links_of(&manifest.links),
+            is_independent: manifest.independent,
+            at_least: at_least.and_then(|version| Version::parse(version).ok()),
+        }
+    }
+
+    /// This build, with the links that it speaks.
+    #[must_use]
+    pub fn of_links(version: Version, links: &BTreeMap<String, LinkRange>) -> Self {
+        Self {
+            version,
+            links: links_of(links),
+            is_independent: false,
+            at_least: None,
+        }
+    }
+}
+
+fn links_of(links: &BTreeMap<String, LinkRange>) -> BTreeMap<Link, Range> {
+    let known = links.iter().filter_map(|(name, &LinkRange { min, max })| {
+        Link::named(name).map(|link| (link, Range { min, max }))
+    });
+    known.collect()
 }
 
 /// Tier of a part. An earlier one is brought forward first.

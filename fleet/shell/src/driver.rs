@@ -21,6 +21,7 @@ use crate::changes::Key;
 use crate::channels::Channels;
 use crate::images::ImageGate;
 use crate::lane::{IDLE_LOOK_EVERY, Lane, Listing, Shared, is_running, key_of};
+use crate::lease::Seen;
 use crate::look::Looker;
 use crate::metrics::Metrics;
 use crate::node::Unconnected;
@@ -118,6 +119,8 @@ pub async fn run(params: Params, token: CancellationToken) {
                 runners,
                 unconnected: Unconnected::default(),
                 images: ImageGate::new(image_key),
+                seen: Seen::default(),
+                asks_pages: true,
             },
             stages: params.stages,
             records,

@@ -22,6 +22,7 @@ use crate::nodes::{self, Agents};
 use crate::pulse::{Pulse, Pulses};
 use crate::records::Records;
 use crate::refused::Refusals;
+use crate::services;
 use crate::watch::Watch;
 
 /// Between two looks at the guests while nothing is rolled out.
@@ -139,6 +140,9 @@ impl Lane {
         let (surroundings, pulse) = (&listing.surroundings, &self.pulse);
         let looked = match own.environment.spec.part {
             PartName::Agent => nodes::world(looker, own, all, surroundings, pulse).await,
+            PartName::Scheduler | PartName::Controller | PartName::Fleet => {
+                services::world(looker, own, all).await
+            }
             PartName::Monitor | PartName::Guestd => {
                 looker.world(own, all, surroundings, pulse).await
             }
@@ -268,7 +272,7 @@ impl Lane {
         let kept = self.shared.kept.clone();
         let of_guest = driven.engine.world().and_then(|it| it.guests.get(&guest));
         let turn = of_guest.and_then(|guest| guest.turn.clone());
-        if matches!(way, Way::Node { .. }) {
+        if matches!(way, Way::Node { .. } | Way::Service) {
             let revisions = &driven.loaded.revisions;
             if let Some(why) = looker.images.refusal(&call, turn.as_ref(), revisions) {
                 let outcome = Outcome::Transient(why);
@@ -276,6 +280,7 @@ impl Lane {
                 return;
             }
         }
+        let order = services::Order::new(&driven.loaded, turn.clone(), call.clone());
         self.calls.spawn(async move {
             let outcome = match way {
                 Way::Runner(runner) => {
@@ -286,6 +291,9 @@ impl Lane {
                     let agents = Agents::new(&looker.client, &namespace);
                     let now = looker.clock.wall();
                     nodes::carry_out(&agents, &node, turn.as_ref(), &call, now).await
+                }
+                Way::Service => {
+                    services::carry_out(&looker.client, order, looker.clock.wall()).await
                 }
             };
             Called {

@@ -12,12 +12,15 @@
 //! * `nodes`: agents of nodes, seen and changed by the API.
 //! * `images`: whether the images of revisions are signed.
 //! * `refused`: events about images that are not used.
+//! * `services`: the control plane, seen and changed by the API.
 //! * `watch`: what guests go through while a judge watches them.
 //! * `runners`: ways to guests, on one machine and in a cluster.
 //! * `calls`: orders to a guest.
 //! * `changes`, `records`, [`Metrics`]: what was done, for log, journal and metrics.
 //! * [`Channels`]: versions of environments that follow a channel.
 //! * [`Mover`]: moves guests to new runners.
+//! * [`planned_world`]: one look for a command.
+//! * [`preflight`]: whether a control plane understands what runs.
 //! * `wanted`: programs that this host lacks.
 //! * [`Pulses`]: whether the tasks get on.
 //!
@@ -34,23 +37,31 @@ mod changes;
 mod channels;
 mod driver;
 mod guest;
+mod image;
 mod images;
 mod lane;
+mod lease;
 mod look;
 mod metrics;
 mod moves;
 mod node;
 mod nodes;
+mod planned;
+mod preflight;
 mod pulse;
 mod records;
 mod refused;
 mod runners;
+mod services;
 mod wanted;
 mod watch;
 
 pub use channels::Channels;
 pub use driver::{Location, Params, run};
+pub use fleet_core::preflight::Findings;
 pub use fleet_core::runners::{Settings as MoveSettings, Wanted as WantedRunner};
 pub use metrics::Metrics;
 pub use moves::{MoveParams, Mover, Standing, own_program, program_of};
+pub use planned::planned_world;
+pub use preflight::{Preflight, PreflightError, preflight};
 pub use pulse::Pulses;

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 use crate::guest::{self, Purpose};
 use crate::images::ImageGate;
+use crate::lease::Seen;
 use crate::node::{Node, Unconnected};
 use crate::pulse::Pulse;
 use crate::runners::{Pod, Runner, Runners, pod_of};
@@ -49,6 +50,8 @@ pub(crate) enum Way {
     Runner(Runner),
     /// The API, by the `DaemonSet` of this namespace.
     Node { namespace: String, node: String },
+    /// The API, by a `Deployment` of the environment's namespace.
+    Service,
 }
 
 /// A world with what the driver needs beside it.
@@ -104,6 +107,9 @@ pub(crate) struct Looker {
     pub(crate) runners: Runners,
     pub(crate) unconnected: Unconnected,
     pub(crate) images: ImageGate,
+    pub(crate) seen: Seen,
+    /// Whether metrics pages of agents are read.
+    pub(crate) asks_pages: bool,
     /// Start of the driver. On one machine its process starts the agent with it.
     pub(crate) begun: Timestamp,
 }

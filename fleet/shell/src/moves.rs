@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::changes::{ChangeKind, change, failure};
 use crate::driver::Location;
 use crate::images::ImageGate;
+use crate::lease::Seen;
 use crate::look::Looker;
 use crate::metrics::Metrics;
 use crate::node::Unconnected;
@@ -102,6 +103,8 @@ impl Mover {
             access: Access {
                 store: FleetStore::new(params.client.clone()),
                 looker: Looker {
+                    seen: Seen::default(),
+                    asks_pages: true,
                     client: params.client,
                     begun: params.clock.now(),
                     clock: params.clock,

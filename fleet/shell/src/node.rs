@@ -7,6 +7,9 @@ use protocol::fleet::{KEY_ENROLLED, KEY_WINDOWS};
 use protocol::time::WallTime;
 use serde_json::Value;
 
+/// Most characters of a text that a node's kubelet wrote.
+const TEXT_CHARS: usize = 200;
+
 /// A node with what its owner says about changes, and whether its kubelet answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Node {
@@ -68,6 +71,20 @@ pub(crate) fn ready_since(object: &Value) -> Option<WallTime> {
     let mut conditions = conditions.into_iter().flatten();
     let ready = conditions.find(|one| one["type"] == "Ready" && one["status"] == "True")?;
     Some(time(&ready["lastTransitionTime"]).unwrap_or_default())
+}
+
+/// Why the container does not run. A container of before it counts.
+pub(crate) fn waits_for(pod: &Value, status: &Value) -> Option<String> {
+    let before = pod["initContainerStatuses"].as_array();
+    let all = before.into_iter().flatten().chain([status]);
+    let waiting = |one: &Value| {
+        let waiting = &one["state"]["waiting"];
+        let reason = waiting["reason"].as_str()?;
+        let message = waiting["message"].as_str().unwrap_or_default();
+        Some(format!("{reason} {message}"))
+    };
+    let text = all.rev().find_map(waiting)?;
+    Some(text.trim().chars().take(TEXT_CHARS).collect())
 }
 
 /// Whole seconds from a time until now.

@@ -117,7 +117,8 @@ async fn look_at(looker: &Looker, scene: &Scene<'_>, node: &Node, read: &Read, g
         guest.gate = guest.gate.or(is_missing);
         return;
     };
-    let page = match pod.address.filter(|_| pod.ready_since.is_some()) {
+    let address = pod.address.filter(|_| looker.asks_pages);
+    let page = match address.filter(|_| pod.ready_since.is_some()) {
         Some(address) => guest::read_page(&address.to_string()).await.ok(),
         None => None,
     };
@@ -133,10 +134,11 @@ async fn look_at(looker: &Looker, scene: &Scene<'_>, node: &Node, read: &Read, g
     });
     let signs = seen::signs(pod, page.as_ref(), lost, looker.clock.wall());
     let trial_seconds = scene.trial_seconds(guest);
-    seen::observe(guest, pod, &signs, page.is_some(), trial_seconds);
+    let answers = looker.asks_pages.then_some(page.is_some());
+    seen::observe(guest, pod, &signs, answers, trial_seconds);
     guest.gate = guest
         .gate
-        .or_else(|| gate(scene, node, read, page.is_some()));
+        .or_else(|| gate(scene, node, read, answers != Some(false)));
 }
 
 /// Gate by the agent's own word, and by what others did to the template.

@@ -320,3 +320,66 @@ async fn release_names_the_image_of_an_agent_by_its_digest() {
     let programs = site.dir.path().join("state/fleet/programs");
     assert!(!programs.exists(), "kubelets pull the image");
 }
+
+/// Requirement: R12
+#[tokio::test]
+async fn running_parts_are_compared_by_the_releases_of_all_channels() {
+    let site = Site::new().await;
+    for (version, min, max) in [("1.1.0", 1, 2), ("2.0.0", 3, 4)] {
+        let draft = ReleaseDraft {
+            links: [("monitor".to_owned(), LinkRange { min, max })].into(),
+            is_independent: true,
+            ..site.draft(version)
+        };
+        site.publisher.release(&draft).await.expect("released");
+    }
+    let location = Location::Machine;
+    let ask = async |version: &str| {
+        let version = semver::Version::parse(version).expect("a version");
+        let question = fleet::Preflight {
+            client: site.api.client(),
+            location: &location,
+            control_plane: &version,
+            folder: &site.dir.path().join("preflight"),
+        };
+        fleet::preflight(&question).await
+    };
+    let none = ask("2.0.0").await.expect("findings");
+    assert_eq!(
+        (none.understood, none.refused.len()),
+        (0, 0),
+        "nothing runs"
+    );
+    for (name, version) in [("vm-pg", "1.1.0"), ("vm-image", "0.0.7")] {
+        site.put(
+            "fleetinstances",
+            json!({
+                "apiVersion": "fleet.bellows.dev/v1alpha1", "kind": "FleetInstance",
+                "metadata": {"name": name, "namespace": "default"},
+                "status": {"parts": {"monitor": {"version": version}}},
+            }),
+        );
+    }
+    let good = ask("1.1.0").await.expect("findings");
+    assert_eq!((good.understood, good.unknown.len()), (1, 1));
+    let bad = ask("2.0.0").await.expect("findings");
+    let (part, reason) = &bad.refused[0];
+    assert_eq!(
+        (part.instance.as_str(), part.part.as_str()),
+        ("default/vm-pg", "monitor")
+    );
+    assert!(reason.contains("3 to 4"), "{reason}");
+    let own = ask(protocol::release::RELEASE).await.expect("findings");
+    assert_eq!(own.understood, 1, "this build knows its own links");
+    let absent = ask("3.0.0").await.expect_err("no release");
+    assert!(
+        absent.to_string().contains("no channel has release 3.0.0"),
+        "{absent}"
+    );
+    std::fs::remove_dir_all(site.dir.path().join("repository")).expect("removed");
+    let unread = ask("2.0.0").await.expect_err("no repository");
+    assert!(
+        unread.to_string().contains("FleetChannel default/c"),
+        "{unread}"
+    );
+}

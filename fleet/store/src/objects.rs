@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::revisions::digest;
 
-/// The VM or node that owns an instance.
+/// The VM, node or `Deployment` that owns an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     /// What it is.
@@ -26,6 +26,8 @@ pub enum OwnerKind {
     Vm,
     /// A node, whose agent is the part.
     Node,
+    /// A `Deployment` of the control plane.
+    Deployment,
 }
 
 impl OwnerKind {
@@ -33,6 +35,7 @@ impl OwnerKind {
         match self {
             Self::Vm => ("vm.neon.tech/v1", "VirtualMachine"),
             Self::Node => ("v1", "Node"),
+            Self::Deployment => ("apps/v1", "Deployment"),
         }
     }
 }

@@ -36,6 +36,28 @@ pub struct EnvironmentSpec {
     /// Budget for a release that a channel calls critical.
     #[serde(default)]
     pub critical: Critical,
+    /// Limits for a part of the control plane. Only for the type `Service`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<Service>,
+}
+
+/// Limits for a part of the control plane, whose pods Kubernetes replaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Service {
+    /// Most pods at the same time, percent of the replicas.
+    pub max_active_percent: u32,
+    /// Time in which all pods run the new image, seconds. The image goes back after it.
+    pub progress_seconds: u64,
+}
+
+impl Default for Service {
+    fn default() -> Self {
+        Self {
+            max_active_percent: 100,
+            progress_seconds: 600,
+        }
+    }
 }
 
 /// Budget for a release that a channel calls critical. Such a release waits for no window.
@@ -60,6 +82,20 @@ pub enum EnvironmentType {
     /// One on every match.
     #[default]
     Daemon,
+    /// Those of a `Deployment`, which Kubernetes replaces.
+    Service,
+}
+
+impl EnvironmentType {
+    /// The type of environments of a part.
+    #[must_use]
+    pub fn of(part: PartName) -> Self {
+        if part.is_service() {
+            Self::Service
+        } else {
+            Self::Daemon
+        }
+    }
 }
 
 /// Origin of the version. One of the two is set.
@@ -124,7 +160,7 @@ impl EnvironmentSpec {
     #[must_use]
     pub fn of_release(part: PartName, version: &str) -> Self {
         Self {
-            r#type: EnvironmentType::Daemon,
+            r#type: EnvironmentType::of(part),
             part,
             selector: Selector::default(),
             source: Source::of_release(version),
@@ -132,6 +168,7 @@ impl EnvironmentSpec {
             windows: Vec::new(),
             blackouts: Vec::new(),
             critical: Critical::default(),
+            service: None,
         }
     }
 }

@@ -21,6 +21,12 @@ pub fn node_instance_name(node: &str) -> String {
     format!("node-{node}")
 }
 
+/// Name of the instance of a `Deployment`.
+#[must_use]
+pub fn service_instance_name(deployment: &str) -> String {
+    format!("deployment-{deployment}")
+}
+
 /// `spec` of a `FleetInstance`: decisions, written before they are carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -95,6 +95,7 @@ fn environment(object: &Value) -> Vec<FieldError> {
     }
     errors.extend(rollout::errors(&spec.rollout));
     errors.extend(windows::errors(&spec));
+    errors.extend(service::errors(&spec));
     errors
 }
 
@@ -217,6 +218,7 @@ fn epochs_grow(old: &Value, new: &Value) -> Vec<FieldError> {
 mod channel;
 mod field;
 mod rollout;
+mod service;
 mod windows;
 
 pub use windows::{check_window, parse_windows};

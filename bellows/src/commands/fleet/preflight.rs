@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use fleet_core::order::{self, Link, Range, Refusal, Release};
+use fleet_core::order::Release;
+use fleet_core::preflight::{Findings, RunningPart, compare, running_parts};
 use fleet_release::ReadError;
-use protocol::fleet::ReleaseManifest;
 use semver::Version;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::args;
@@ -32,27 +31,12 @@ pub(crate) struct PreflightArgs {
     control_plane: String,
 }
 
-/// A part that runs in a guest.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(super) struct RunningPart {
-    instance: String,
-    part: String,
-    version: String,
-}
-
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Findings {
-    understood: usize,
-    refused: Vec<(RunningPart, String)>,
-    unknown: Vec<RunningPart>,
-}
-
 pub(super) async fn preflight(context: &Context, args: &PreflightArgs) -> Outcome {
     let wanted = Version::parse(&args.control_plane)
         .map_err(|error| Fail::usage(format!("--control-plane: {error}")))?;
     let opened = open(context, &args.list).await?;
     let manifest = opened.repository.manifest(&wanted).await;
-    let release = release_of(&wanted, &manifest.map_err(|error| explained(&error))?);
+    let release = Release::of_manifest(&wanted, &manifest.map_err(|error| explained(&error))?);
     let api = context.api().await?;
     let parts = running_parts(&api.list(INSTANCE, None).await?);
     let known = releases(&opened, &parts).await?;
@@ -71,32 +55,6 @@ pub(super) async fn preflight(context: &Context, args: &PreflightArgs) -> Outcom
     .fix("roll a release out to these guests first that both control planes understand"))
 }
 
-/// Parts by the status of their instances. One without a version has never been seen.
-pub(super) fn running_parts(instances: &[Value]) -> Vec<RunningPart> {
-    let mut all = Vec::new();
-    for instance in instances {
-        let metadata = &instance["metadata"];
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let name = format!(
-            "{}/{}",
-            text(&metadata["namespace"]),
-            text(&metadata["name"])
-        );
-        let parts = instance["status"]["parts"].as_object();
-        for (part, state) in parts.into_iter().flatten() {
-            let version = text(&state["version"]);
-            if !version.is_empty() {
-                all.push(RunningPart {
-                    instance: name.clone(),
-                    part: part.clone(),
-                    version,
-                });
-            }
-        }
-    }
-    all
-}
-
 /// The releases of the repository that run, by version.
 async fn releases(opened: &Opened, parts: &[RunningPart]) -> Outcome<BTreeMap<String, Release>> {
     let mut known = BTreeMap::new();
@@ -109,55 +67,13 @@ async fn releases(opened: &Opened, parts: &[RunningPart]) -> Outcome<BTreeMap<St
         }
         let manifest = opened.repository.manifest(&version).await;
         let manifest = manifest.map_err(|error| explained(&error))?;
-        known.insert(text, release_of(&version, &manifest));
+        known.insert(text, Release::of_manifest(&version, &manifest));
     }
     Ok(known)
 }
 
-pub(super) fn compare(
-    release: &Release,
-    parts: Vec<RunningPart>,
-    known: &BTreeMap<String, Release>,
-) -> Findings {
-    let mut findings = Findings::default();
-    for part in parts {
-        let Some(runs) = known.get(&part.version) else {
-            findings.unknown.push(part);
-            continue;
-        };
-        match order::skew(release, &[(part.part.as_str(), runs)]) {
-            Ok(()) => findings.understood += 1,
-            Err(
-                Refusal::Skew(text)
-                | Refusal::Order(text)
-                | Refusal::LowerMajor(text)
-                | Refusal::SteppingStone(text),
-            ) => findings.refused.push((part, text)),
-        }
-    }
-    findings
-}
-
-/// A link of another name is one that this program has not heard of, and is not compared.
-pub(super) fn release_of(version: &Version, manifest: &ReleaseManifest) -> Release {
-    let links = manifest.links.iter().filter_map(|(name, range)| {
-        let link = match name.as_str() {
-            "monitor" => Link::Monitor,
-            "permit" => Link::Permit,
-            "runner" => Link::Runner,
-            "guestd" => Link::Guestd,
-            "parts" => Link::Parts,
-            _ => return None,
-        };
-        let (min, max) = (range.min, range.max);
-        Some((link, Range { min, max }))
-    });
-    Release {
-        version: version.clone(),
-        links: links.collect(),
-        is_independent: manifest.independent,
-        at_least: None,
-    }
+fn value_of(part: &RunningPart) -> Value {
+    json!({"instance": part.instance, "part": part.part, "version": part.version})
 }
 
 fn show(args: &PreflightArgs, findings: &Findings) -> Outcome {
@@ -165,7 +81,7 @@ fn show(args: &PreflightArgs, findings: &Findings) -> Outcome {
     if matches!(format, Format::Json | Format::Yaml) {
         let refused = findings.refused.iter();
         let refused = refused.map(|(part, reason)| {
-            let mut value = json!(part);
+            let mut value = value_of(part);
             value["reason"] = json!(reason);
             value
         });
@@ -173,7 +89,7 @@ fn show(args: &PreflightArgs, findings: &Findings) -> Outcome {
             "controlPlane": args.control_plane,
             "understood": findings.understood,
             "refused": refused.collect::<Vec<Value>>(),
-            "unknown": findings.unknown,
+            "unknown": findings.unknown.iter().map(value_of).collect::<Vec<Value>>(),
         });
         return print_value(format, &value);
     }

@@ -172,8 +172,8 @@ fn image_file(text: &str) -> Result<(String, PathBuf), String> {
 
 /// A part that is an image.
 fn imaged(part: &str) -> Result<String, String> {
-    if part != PartName::Agent.as_str() {
-        return Err("the part must be agent".to_owned());
+    if !PartName::OF_IMAGES.iter().any(|one| one.as_str() == part) {
+        return Err("the part must be agent, scheduler, controller or fleet".to_owned());
     }
     Ok(part.to_owned())
 }

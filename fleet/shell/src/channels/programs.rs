@@ -1,13 +1,9 @@
 //! Programs of revisions: fetched from a repository, checked and kept.
 
-use std::collections::BTreeMap;
-
-use fleet_core::order::{self, Link, Range, Refusal, Tier};
+use fleet_core::order::{self, Refusal, Tier};
 use fleet_release::Repository;
 use fleet_store::{Follower, LoadedChannel};
-use protocol::fleet::{
-    ChannelProblem, LinkRange, NamedVersion, ReleaseManifest, Resolved, own_links,
-};
+use protocol::fleet::{ChannelProblem, NamedVersion, ReleaseManifest, Resolved, own_links};
 use protocol::parts::PartName;
 use semver::Version;
 
@@ -23,7 +19,7 @@ impl Channels {
         repository: &Repository,
         follower: &Follower,
     ) {
-        if follower.spec.part == PartName::Agent {
+        if follower.spec.part.is_image() {
             // Kubelets pull images, by the digest of the revision.
             return;
         }
@@ -89,7 +85,7 @@ impl Channels {
             .map_err(|error| unkept(error.to_string()))
     }
 
-    /// Fetches, checks and keeps the program for an environment. An agent's image is only named.
+    /// Fetches, checks and keeps the program for an environment. An image is only named.
     pub(super) async fn resolve(
         &self,
         repository: &Repository,
@@ -105,14 +101,14 @@ impl Channels {
                 .map(|one| one.data.resolved.version.as_str()),
             desired => Some(desired),
         };
-        let release = release_of(&named.version, &manifest);
+        let release = order::Release::of_manifest(&named.version, &manifest);
         let part = follower.spec.part;
         beside_us(tier_of(part), &release).map_err(|refusal| refused(&refusal))?;
         if let Some(runs) = runs.and_then(|version| Version::parse(version).ok()) {
             order::step(&runs, &release).map_err(|refusal| refused(&refusal))?;
         }
         let version = named.version.to_string();
-        if part == PartName::Agent {
+        if part.is_image() {
             let (sha256, bundle) = image_of(&manifest, part)?;
             return Ok(Resolved {
                 version,
@@ -154,6 +150,7 @@ fn image_of(
 
 const fn tier_of(part: PartName) -> Tier {
     match part {
+        PartName::Scheduler | PartName::Controller | PartName::Fleet => Tier::ControlPlane,
         PartName::Agent => Tier::Agent,
         PartName::Monitor | PartName::Guestd => Tier::Guest,
     }
@@ -177,32 +174,9 @@ fn beside_us(tier: Tier, release: &order::Release) -> Result<(), Refusal> {
     let Ok(version) = Version::parse(env!("CARGO_PKG_VERSION")) else {
         return Ok(());
     };
-    let ours = order::Release {
-        version,
-        links: links_of(&own_links()),
-        is_independent: false,
-        at_least: None,
-    };
+    let ours = order::Release::of_links(version, &own_links());
     let name = "the control plane";
     order::skew(release, &[(name, &ours)])?;
     let running = [(name, Tier::ControlPlane, &ours.version)];
     order::order(tier, release, &running)
-}
-
-fn links_of(links: &BTreeMap<String, LinkRange>) -> BTreeMap<Link, Range> {
-    let known = links.iter().filter_map(|(name, &LinkRange { min, max })| {
-        Link::named(name).map(|link| (link, Range { min, max }))
-    });
-    known.collect()
-}
-
-/// What the rules of steps read of a manifest.
-fn release_of(version: &Version, manifest: &ReleaseManifest) -> order::Release {
-    let at_least = manifest.at_least.as_ref();
-    order::Release {
-        version: version.clone(),
-        links: links_of(&manifest.links),
-        is_independent: manifest.independent,
-        at_least: at_least.and_then(|version| Version::parse(version).ok()),
-    }
 }

@@ -9,7 +9,8 @@ use protocol::fleet::{DeploymentKind, Lock, TurnSpec};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::objects::{AGENT, digest, pinned};
+use super::objects::AGENT;
+use crate::image::{digest, pinned};
 use crate::node::texts;
 
 /// Annotation: the image that the fleet wrote last.

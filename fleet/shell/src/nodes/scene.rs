@@ -9,6 +9,7 @@ use protocol::time::WallTime;
 
 use crate::look::{Surroundings, is_orphan};
 use crate::node::{Node, seconds_since};
+use crate::services::order_gate;
 
 /// An environment, and all that it is looked at beside.
 pub(super) struct Scene<'a> {
@@ -28,7 +29,9 @@ impl Scene<'_> {
             node: node.name.clone(),
             is_enrolled: node.is_enrolled,
             boot: node.boot.clone(),
-            gate: gate.or_else(|| self.gate(node, instance)),
+            gate: gate
+                .or_else(|| self.gate(node, instance))
+                .or_else(|| order_gate(loaded, self.all)),
             is_orphan: is_orphan(turn.as_ref(), &loaded.namespace, self.all),
             has_left: !loaded.selects(&node.labels),
             labels: node.labels.clone(),

@@ -32,7 +32,7 @@ pub(super) fn observe(
     guest: &mut Guest,
     pod: &AgentPod,
     signs: &AgentSigns,
-    page_answers: bool,
+    page_answers: Option<bool>,
     trial_seconds: u64,
 ) {
     let turn = guest.turn.as_ref().filter(|turn| {
@@ -60,7 +60,7 @@ pub(super) fn observe(
     };
     guest.facts = Facts {
         fault,
-        page_answers: Some(page_answers),
+        page_answers,
         ..Facts::default()
     };
     guest.observed = Observed::Seen(PartFacts {

@@ -90,6 +90,9 @@ const fn service(part: PartName) -> &'static str {
         PartName::Monitor => "vm-monitor",
         PartName::Guestd => "neonvmd",
         PartName::Agent => "autoscaler-agent",
+        PartName::Scheduler => "autoscale-scheduler",
+        PartName::Controller => "neonvm-controller",
+        PartName::Fleet => "bellows-fleet",
     }
 }
 

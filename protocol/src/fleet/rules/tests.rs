@@ -47,7 +47,9 @@ fn bad_environments_are_refused_with_the_field() {
     let expressions = |operator: &str, values: Value| json!([{"key": "a", "operator": operator, "values": values}]);
     let rows = vec![
         ("/spec/part", json!("sshd"), "spec"),
-        ("/spec/type", json!("Service"), "spec"),
+        ("/spec/type", json!("Service"), "spec.type"),
+        ("/spec/type", json!("Cron"), "spec"),
+        ("/spec/service", json!({}), "spec.service"),
         ("/spec/unknown", json!(1), "spec"),
         ("/spec/source/release/version", json!("1.2"), version),
         ("/spec/source/release/version", json!("v1.2.3"), version),
@@ -103,6 +105,30 @@ fn bad_environments_are_refused_with_the_field() {
         ),
     ];
     check(FleetKind::Environment, &sound, rows);
+}
+
+/// Requirement: B23
+#[test]
+fn environment_of_the_control_plane_has_its_type_and_limits() {
+    let mut sound = sound_environment();
+    sound["spec"]["part"] = json!("controller");
+    sound["spec"]["type"] = json!("Service");
+    sound["spec"]["service"] = json!({"maxActivePercent": 150, "progressSeconds": 60});
+    let active = "spec.service.maxActivePercent";
+    let progress = "spec.service.progressSeconds";
+    let rows = vec![
+        ("/spec/type", json!("Daemon"), "spec.type"),
+        ("/spec/service/maxActivePercent", json!(99), active),
+        ("/spec/service/maxActivePercent", json!(201), active),
+        ("/spec/service/progressSeconds", json!(59), progress),
+        ("/spec/service/progressSeconds", json!(3601), progress),
+        ("/spec/service/other", json!(1), "spec"),
+    ];
+    check(FleetKind::Environment, &sound, rows);
+    let object =
+        json!({"spec": {"type": "Service", "part": "monitor", "source": {"channel": "c"}}});
+    let refused = validate_create(FleetKind::Environment.as_str(), &object);
+    assert_eq!(fields(refused), ["spec.type"]);
 }
 
 #[test]

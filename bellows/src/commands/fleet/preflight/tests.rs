@@ -5,7 +5,7 @@ fn release(version: &str, links: &Value) -> Release {
         "version": version, "parts": {}, "links": links, "independent": false, "notes": "",
     });
     let manifest = serde_json::from_value(manifest).expect("a manifest");
-    release_of(&Version::parse(version).expect("a version"), &manifest)
+    Release::of_manifest(&Version::parse(version).expect("a version"), &manifest)
 }
 
 fn instance(name: &str, version: &Value) -> Value {
