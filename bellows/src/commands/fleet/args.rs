@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use protocol::fleet::{EnvironmentSpec, Rollout, Selector, check_version};
+use protocol::fleet::{EnvironmentSpec, Rollout, Selector, Service, check_version};
 use protocol::parts::PartName;
 
 use crate::actions;
@@ -42,13 +42,21 @@ impl EnvArgs {
     }
 }
 
-/// A part of a guest.
+/// A part whose versions an environment is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
     /// `vm-monitor`, which talks to the agent.
     Monitor,
     /// `neonvmd`, which talks to the runner.
     Guestd,
+    /// `autoscaler-agent` of the nodes of a cluster.
+    Agent,
+    /// `autoscale-scheduler` of a cluster.
+    Scheduler,
+    /// `neonvm-controller` of a cluster.
+    Controller,
+    /// `bellows-fleet` of a cluster.
+    Fleet,
 }
 
 impl Part {
@@ -56,6 +64,10 @@ impl Part {
         match self {
             Self::Monitor => PartName::Monitor,
             Self::Guestd => PartName::Guestd,
+            Self::Agent => PartName::Agent,
+            Self::Scheduler => PartName::Scheduler,
+            Self::Controller => PartName::Controller,
+            Self::Fleet => PartName::Fleet,
         }
     }
 }
@@ -98,6 +110,12 @@ pub(crate) struct SpecArgs {
     /// Whether a failed deployment is taken back [default: true]
     #[arg(long, value_name = "BOOL")]
     auto_rollback: Option<bool>,
+    /// Most pods of a part of the control plane, percent of its replicas [default: 100]
+    #[arg(long, value_name = "PERCENT")]
+    max_active: Option<u32>,
+    /// Time in which all its pods run the new image; it goes back after it [default: 600]
+    #[arg(long, value_name = "SECONDS")]
+    progress: Option<u64>,
 }
 
 impl SpecArgs {
@@ -109,6 +127,13 @@ impl SpecArgs {
                 match_labels,
                 match_expressions: Vec::new(),
             };
+        }
+        if self.max_active.is_some() || self.progress.is_some() {
+            let before = spec.service.unwrap_or_default();
+            spec.service = Some(Service {
+                max_active_percent: self.max_active.unwrap_or(before.max_active_percent),
+                progress_seconds: self.progress.unwrap_or(before.progress_seconds),
+            });
         }
         let before = std::mem::take(&mut spec.rollout);
         spec.rollout = Rollout {

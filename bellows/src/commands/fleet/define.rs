@@ -129,6 +129,14 @@ impl Definition<'_> {
             return followed(self.key, revisions);
         };
         if let Some(file) = self.version.and_then(|version| version.program.as_ref()) {
+            if spec.part.is_image() {
+                let part = spec.part.as_str();
+                return Err(
+                    Fail::usage(format!("--program: {part} is a container image"))
+                        .rule("versions of images come from a channel, which signs their digests")
+                        .fix("name the channel: --channel CHANNEL"),
+                );
+            }
             program::programs(context)?;
             program::check(file, version).await?;
             return Ok(Resolved {

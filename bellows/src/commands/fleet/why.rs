@@ -21,6 +21,8 @@ use crate::output::{Format, print_value};
 use crate::terminal::out;
 use crate::view::fleet::{Env, progress_line};
 
+mod instance;
+
 /// Records of the journal that are shown, the newest ones.
 const RECORDS: usize = 12;
 
@@ -32,6 +34,9 @@ const RECORDS: usize = 12;
 pub(crate) struct WhyArgs {
     #[command(flatten)]
     vm: VmArgs,
+    /// The name is that of an instance, as node-NAME or deployment-NAME, and not of a VM
+    #[arg(long)]
+    instance: bool,
     /// How to print it
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
@@ -40,6 +45,9 @@ pub(crate) struct WhyArgs {
 pub(super) async fn why(context: &Context, args: &WhyArgs) -> Outcome {
     let api = context.api().await?;
     let (namespace, name) = args.vm.key();
+    if args.instance {
+        return instance::why(context, &api, (namespace, name), args.output).await;
+    }
     let vm = api.get(Kind::Vm, namespace, name).await?;
     let instance = instance_of(&api, namespace, name).await?;
     let view = parts::instance_of(context, namespace, name, &vm).await?;
@@ -101,8 +109,11 @@ fn records(context: &Context, namespace: &str, name: &str) -> Outcome<Vec<Done>>
 }
 
 async fn instance_of(api: &Api, namespace: &str, vm: &str) -> Outcome<Option<Value>> {
+    named(api, namespace, &instance_name(vm)).await
+}
+
+async fn named(api: &Api, namespace: &str, name: &str) -> Outcome<Option<Value>> {
     let all = api.list(INSTANCE, Some(namespace)).await?;
-    let name = instance_name(vm);
     Ok(all.into_iter().find(|one| one["metadata"]["name"] == name))
 }
 

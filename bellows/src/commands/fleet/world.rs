@@ -27,12 +27,8 @@ use crate::view::parts::InstanceView;
 /// Reads the objects and guests of an environment.
 pub(super) async fn read(context: &Context, api: &Api, env: &Env) -> Outcome<World> {
     let key = (env.namespace.as_str(), env.name.as_str());
-    if env.spec.part == PartName::Agent {
-        return Err(
-            Fail::not_so(format!("environment {}/{} is of agents", key.0, key.1))
-                .rule("plans are made for guests of VMs")
-                .fix(format!("kubectl get fe,fd,fi -n {}", key.0)),
-        );
+    if env.spec.part.is_image() {
+        return of_images(api, key).await;
     }
     let revisions = revisions_of(api, key).await?;
     let deployments = deployments_of(api, key).await?;
@@ -71,6 +67,29 @@ pub(super) async fn read(context: &Context, api: &Api, env: &Env) -> Outcome<Wor
         deployments: deployments.into_iter().map(deployment).collect(),
         guests,
         is_critical: false,
+    })
+}
+
+/// Nodes or a `Deployment`, by the driver's own look.
+async fn of_images(api: &Api, key: (&str, &str)) -> Outcome<World> {
+    let world = fleet::planned_world(api.client(), key).await;
+    let world = world.map_err(|error| {
+        Fail::missing(format!(
+            "the objects of {}/{} were not read: {error}",
+            key.0, key.1
+        ))
+        .rule("a plan of images reads nodes, pods and Deployments of the cluster")
+    })?;
+    world.ok_or_else(|| {
+        Fail::not_so(format!(
+            "fleet environment {}/{} cannot be read",
+            key.0, key.1
+        ))
+        .rule("an environment keeps the rules of its admission")
+        .fix(format!(
+            "kubectl get fleetenvironment {} -n {} -o yaml",
+            key.1, key.0
+        ))
     })
 }
 
