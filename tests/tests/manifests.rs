@@ -7,10 +7,11 @@ use std::path::Path;
 use bellows_tests::checkout;
 use serde_json::Value;
 
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 7] = [
     "agent",
     "controller",
     "fleet",
+    "fleet-controller",
     "overlay",
     "policies",
     "scheduler",
@@ -230,6 +231,11 @@ fleet agent/src/shell/schedule.rs configmaps create patch
 fleet agent/src/shell/schedule.rs nodes get
 fleet fleet/shell/src/runners/pods.rs secrets get
 fleet fleet/shell/src/refused.rs events create
+fleet fleet/shell/src/services/deployment.rs deployments/autoscale-scheduler get patch
+fleet fleet/shell/src/services/deployment.rs deployments/bellows-fleet get patch
+fleet fleet/shell/src/services.rs leases/autoscale-scheduler get
+fleet-controller fleet/shell/src/services/deployment.rs deployments/neonvm-controller get patch
+fleet-controller fleet/shell/src/services.rs leases/a3b22509.neon.tech get
 fleet fleet/shell/src/moves/orders.rs virtualmachines get patch use-privileged
 fleet fleet/shell/src/moves/look.rs virtualmachinemigrations list
 fleet fleet/shell/src/moves/orders.rs virtualmachinemigrations create delete

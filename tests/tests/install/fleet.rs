@@ -23,8 +23,9 @@ fn fleet_is_installed_by_one_switch_and_changes_nothing_without_it() {
     assert!(!usual.contains("name: bellows-fleet\n"), "it is off");
 
     let wanted: BTreeMap<Key, Value> = plainly(kit.plain("fleet"));
-    assert_eq!(wanted.len(), 13, "{:?}", wanted.keys());
+    assert_eq!(wanted.len(), 15, "{:?}", wanted.keys());
     let mut made = plainly(kit.chart(&["fleet.enabled=true"]));
+    made.retain(|_, object| object["metadata"]["annotations"]["helm.sh/hook"].is_null());
     for (key, object) in &wanted {
         assert_eq!(made.remove(key).as_ref(), Some(object), "{key:?}");
     }
@@ -89,10 +90,64 @@ fn values_of_the_fleet_reach_its_manifests() {
         "fleet.config.allowdevkeys=true",
         "fleet.replicas=0",
         "fleet.channel=stable",
+        "fleet.preflight=maybe",
     ] {
         let error = kit.helm("template", &["--set", wrong]).expect_err(wrong);
         assert!(error.contains("schema"), "{wrong}: {error}");
     }
+}
+
+/// Requirement: R12
+#[test]
+fn upgrade_of_the_chart_asks_first_whether_the_control_plane_understands_what_runs() {
+    let test = "upgrade_of_the_chart_asks_first_whether_the_control_plane_understands_what_runs";
+    let Some(kit) = Kit::find(test) else {
+        return;
+    };
+    let hooks = |values: &[&str]| -> BTreeMap<Key, Value> {
+        let mut made = kit.chart(values);
+        made.retain(|_, object| !object["metadata"]["annotations"]["helm.sh/hook"].is_null());
+        made
+    };
+    assert!(hooks(&[]).is_empty(), "the fleet is off");
+    assert!(hooks(&["fleet.enabled=true", "fleet.preflight=false"]).is_empty());
+    let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let authority = format!("fleet.authority={}", json!(pem));
+    let made = hooks(&[
+        "fleet.enabled=true",
+        &authority,
+        "fleet.config.allowDevKeys=true",
+    ]);
+    assert_eq!(made.len(), 5, "{:?}", made.keys());
+    for object in made.values() {
+        let annotations = &object["metadata"]["annotations"];
+        assert_eq!(annotations["helm.sh/hook"], "pre-upgrade", "{object}");
+    }
+    let name = "bellows-fleet-preflight";
+    let job = key("Job", SYSTEM, name);
+    let container = at(&made, &job, "/spec/template/spec/containers/0");
+    assert_eq!(container["image"], "bellows/bellows-fleet:0.1.0");
+    let args = json!([
+        "--config=/etc/bellows-fleet/config.json",
+        "preflight",
+        "--control-plane=0.1.0",
+    ]);
+    assert_eq!(container["args"], args);
+    let map = key("ConfigMap", SYSTEM, name);
+    assert_eq!(at(&made, &map, "/data/authority.pem"), pem);
+    let config = at(&made, &map, "/data/config.json");
+    let config: Value = serde_json::from_str(config.as_str().expect("a text")).expect("JSON");
+    assert_eq!(config["allowDevKeys"], true);
+    assert_eq!(
+        config["authorities"],
+        json!(["/etc/bellows-fleet/authority.pem"])
+    );
+    let rules = at(&made, &key("ClusterRole", "", name), "/rules");
+    let allowed = json!([{
+        "apiGroups": ["fleet.bellows.dev"], "resources": ["fleetinstances", "fleetchannels"],
+        "verbs": ["list"],
+    }]);
+    assert_eq!(rules, allowed);
 }
 
 /// Requirement: R36

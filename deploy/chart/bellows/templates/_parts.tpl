@@ -1,8 +1,9 @@
 {{/*
 A part of the plain manifests with the values put in.
 
-`root`: the whole; `part`: the folder below parts/; `namespace`; `files`: which of its files; `images`: by container; `values`: of
-its containers and pods; `config`: what its pods must be started anew for when it changes.
+`root`: the whole; `part`: the folder below parts/; `namespace`; `accounts`: another namespace of the accounts that roles are bound
+to; `files`: which of its files; `images`: by container; `values`: of its containers and pods; `config`: content whose changes
+restart its pods.
 */}}
 {{- define "bellows.part" -}}
 {{- $given := . -}}
@@ -30,7 +31,7 @@ its containers and pods; `config`: what its pods must be started anew for when i
 {{- $_ := set $object.metadata "namespace" .namespace }}
 {{- end }}
 {{- range $subject := (default (list) $object.subjects) }}
-{{- $_ := set $subject "namespace" $.namespace }}
+{{- $_ := set $subject "namespace" (default $.namespace $.accounts) }}
 {{- end }}
 {{- range $hook := (default (list) $object.webhooks) }}
 {{- $_ := set $hook.clientConfig.service "namespace" $.namespace }}
