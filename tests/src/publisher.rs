@@ -56,7 +56,15 @@ impl Publisher {
     /// # Errors
     /// With what the command printed.
     pub async fn release_agent(&self, version: &str, digest: &str) -> Result<()> {
-        let image = format!("agent={digest}");
+        self.release_image(version, "agent", digest).await
+    }
+
+    /// Signs a release of the image of a part, known by its digest.
+    ///
+    /// # Errors
+    /// With what the command printed.
+    pub async fn release_image(&self, version: &str, part: &str, digest: &str) -> Result<()> {
+        let image = format!("{part}={digest}");
         let words = ["--to", version, "--image", &image, "--independent"];
         self.publish("release", &words).await
     }

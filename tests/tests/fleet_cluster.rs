@@ -6,6 +6,8 @@
 mod agents;
 #[path = "fleet_cluster/server.rs"]
 mod server;
+#[path = "fleet_cluster/services.rs"]
+mod services;
 
 use std::time::Duration;
 

@@ -107,14 +107,39 @@ pub fn pack_agent(
     change: impl FnOnce(&mut Value),
     dir: &Path,
 ) -> Result<(PathBuf, String)> {
+    let programs = ["autoscaler-agent", "bellows-policy"];
+    pack_changed("autoscaler-agent", &programs, name, change, dir)
+}
+
+/// Packs another image of the controller as `docker.io/bellows/NAME:1`, like [`pack_agent`].
+///
+/// # Errors
+///
+/// If an input is missing.
+pub fn pack_controller(
+    name: &str,
+    change: impl FnOnce(&mut Value),
+    dir: &Path,
+) -> Result<(PathBuf, String)> {
+    let program = "neonvm-controller";
+    pack_changed(program, &[program], name, change, dir)
+}
+
+fn pack_changed(
+    image: &str,
+    programs: &[&str],
+    name: &str,
+    change: impl FnOnce(&mut Value),
+    dir: &Path,
+) -> Result<(PathBuf, String)> {
     let stripped = dir.join("programs");
     std::fs::create_dir_all(&stripped)?;
-    for program in ["autoscaler-agent", "bellows-policy"] {
+    for program in programs {
         let mut strip = Command::new("strip");
         strip.arg("-o").arg(stripped.join(program));
         run(strip.arg(crate::program(program)))?;
     }
-    let text = std::fs::read_to_string(specification("autoscaler-agent"))?;
+    let text = std::fs::read_to_string(specification(image))?;
     let mut packed: Value = serde_json::from_str(&text)?;
     packed["reference"] = format!("docker.io/bellows/{name}:1").into();
     change(&mut packed);

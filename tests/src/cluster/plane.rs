@@ -265,6 +265,18 @@ impl ControlPlane {
         self.ask(&["apply", "--filename", &path]).map(drop)
     }
 
+    /// Has the server admit objects that it does not keep.
+    ///
+    /// # Errors
+    /// When `kubectl` fails.
+    pub fn dry_run(&self, objects: &str) -> Result<()> {
+        let mut file = tempfile::NamedTempFile::new()?;
+        file.write_all(objects.as_bytes())?;
+        let path = file.path().display().to_string();
+        let words = ["apply", "--dry-run=server", "--filename", &path];
+        self.ask(&words).map(drop)
+    }
+
     /// `kubectl` of the same version, for this cluster.
     #[must_use]
     pub fn kubectl(&self) -> Command {

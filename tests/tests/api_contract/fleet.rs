@@ -56,6 +56,8 @@ pub(super) async fn fleet_objects_are_refused_by_field(api: &Api) {
     let expression = "/selector/matchExpressions/0";
     let rows = [
         (Environment, "/part", json!("sshd"), "spec.part"),
+        (Environment, "/type", json!("Service"), "spec.type"),
+        (Environment, "/service", json!({}), "spec.service"),
         (
             Environment,
             version,
