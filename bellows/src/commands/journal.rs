@@ -2,6 +2,7 @@
 //! run.
 
 mod fetch;
+mod segment;
 mod verify;
 
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use agent::Replay;
 use clap::{Args, Subcommand};
 use daemon_kit::journal::files::{self, SegmentFile};
-use protocol::journal::{Record, Scan, scan};
+use protocol::journal::Record;
 use serde_json::{Value, json};
 
 use super::policy::whatif::WhatIfArgs;
@@ -20,6 +21,7 @@ use crate::context::{Context, runtime};
 use crate::fail::{Fail, Outcome};
 use crate::output::{Cell, Table};
 use crate::terminal::out;
+pub(crate) use segment::{read, unreadable};
 
 /// Component whose journal is read by default.
 const AGENT: &str = "agent";
@@ -64,13 +66,6 @@ pub(crate) struct ReplayArgs {
     whatif: WhatIfArgs,
 }
 
-/// A segment and its records.
-pub(crate) struct Segment {
-    pub(crate) file: SegmentFile,
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) scan: Scan,
-}
-
 /// Segments of the agent's journal in the state directory.
 pub(crate) fn of_state(context: &Context) -> Outcome<Vec<SegmentFile>> {
     in_folder(&context.state()?.journal().join(AGENT))
@@ -94,16 +89,6 @@ pub(crate) fn of_people(context: &Context) -> Outcome<Vec<SegmentFile>> {
 
 fn in_folder(folder: &Path) -> Outcome<Vec<SegmentFile>> {
     files::list(folder).map_err(|error| unreadable(folder, &error))
-}
-
-pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Fail {
-    Fail::missing(format!("{} cannot be read: {error}", path.display()))
-}
-
-pub(crate) fn read(file: SegmentFile) -> Outcome<Segment> {
-    let bytes = files::read(&file.path).map_err(|error| unreadable(&file.path, &error))?;
-    let scan = scan(&bytes);
-    Ok(Segment { file, bytes, scan })
 }
 
 /// The named segments, else those of the state directory, `people` included.

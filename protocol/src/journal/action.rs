@@ -21,8 +21,8 @@ pub struct Action {
     /// Name of the object that the action changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
-    /// Hash of the action before it in the run, and zeros for the first. Only in parts whose actions
-    /// are a chain.
+    /// Hash of the action before it in the run, and zeros for the first. Only in parts whose
+    /// actions are a chain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prev: Option<String>,
     /// Time on the writer's clock, microseconds.

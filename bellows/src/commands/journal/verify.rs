@@ -6,7 +6,7 @@ use daemon_kit::journal::ActionChain;
 use daemon_kit::journal::files::SegmentFile;
 use protocol::journal::{Head, Record, Scan, hash_text};
 
-use super::read;
+use super::segment::read;
 use crate::fail::{Fail, Outcome};
 use crate::terminal::{err, out};
 
@@ -178,8 +178,8 @@ mod tests {
         format!("{} {json}", hash_text(crc(0, json.as_bytes())))
     }
 
-    /// Plants faults in the newest segment, one after the other. Nothing of its run follows the last
-    /// line. Returns the number of faults.
+    /// Plants faults in the newest segment, one after the other, and returns their number. Nothing
+    /// of the run follows its last line.
     fn plant(folder: &Path) -> usize {
         let newest = files::list(folder).expect("files").pop();
         let path = newest.expect("a segment").path;
