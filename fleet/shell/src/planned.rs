@@ -7,6 +7,7 @@ use fleet_store::FleetStore;
 use protocol::fleet::{DeploymentKind, Lock};
 use protocol::parts::PartName;
 
+use crate::images::ImageGate;
 use crate::lease::Seen;
 use crate::look::Looker;
 use crate::node::Unconnected;
@@ -32,6 +33,7 @@ pub async fn planned_world(
         clock,
         runners: Runners::Pods(Pods::new(client.clone())),
         unconnected: Unconnected::default(),
+        images: ImageGate::default(),
         seen: Seen::default(),
         begun: clock.now(),
         asks_pages: false,

@@ -141,6 +141,7 @@ async fn open(
         Location::Cluster {
             allow_dev,
             authorities,
+            ..
         } => {
             let allow_dev = *allow_dev;
             (Scope::Cluster { allow_dev }, &authorities[..])

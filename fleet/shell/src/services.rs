@@ -52,6 +52,7 @@ pub(crate) async fn world(
     all: &[LoadedEnvironment],
 ) -> Looked {
     let mut looked = Looked::of(loaded);
+    looker.images.mark(&mut looked.world.revisions);
     let Some(kind) = Kind::of(loaded.environment.spec.part) else {
         return looked;
     };

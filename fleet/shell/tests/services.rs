@@ -183,6 +183,7 @@ impl World {
             resolved: Resolved {
                 version: format!("1.{digit}.0"),
                 sha256: digit.repeat(64),
+                bundle: String::new(),
             },
         };
         let revision = revision_object(&environment, number, &data);
@@ -329,6 +330,7 @@ fn drive(world: &World, state_dir: &std::path::Path) -> DropGuard {
         location: Location::Cluster {
             allow_dev: false,
             authorities: Vec::new(),
+            image_key: None,
         },
         stages: StageLog::new(16),
         metrics: Metrics::default(),
