@@ -18,8 +18,8 @@ pub(super) fn errors(spec: &EnvironmentSpec) -> Vec<FieldError> {
     let Some(service) = spec.service else {
         return errors;
     };
-    if spec.r#type != EnvironmentType::Service {
-        let rule = "is only for the type Service: leave it out";
+    if !spec.part.is_service() {
+        let rule = "is only for the parts scheduler, controller and fleet: leave it out";
         errors.push(invalid("service", rule, ""));
     }
     if !(100..=200).contains(&service.max_active_percent) {

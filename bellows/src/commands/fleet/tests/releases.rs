@@ -31,7 +31,7 @@ impl Site {
     }
 
     /// A repository whose channel `stable` names 1.0.0, and the object `stable`.
-    async fn with_channel() -> Self {
+    pub(super) async fn with_channel() -> Self {
         let site = Self::new().await;
         site.publish("init", "").await.expect("made");
         site.publish("channel", "stable").await.expect("added");
