@@ -17,6 +17,7 @@ impl Site {
             resolved: Resolved {
                 version: "1.0.0".to_owned(),
                 sha256: "a".repeat(64),
+                bundle: String::new(),
             },
         };
         let revision = revision_object(&environment, 1, &data);
