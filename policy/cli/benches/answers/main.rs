@@ -1,7 +1,10 @@
-//! Times of answers, warm and alone: one call of the engine, and one question to a worker and back.
+//! Times of answers, warm and alone: one call of the engine, one question to a worker and back, and
+//! what a node's worth of VMs takes.
 //!
-//! Prints a JSON object of microseconds each; `cargo xtask bench policy` shows them with their
-//! targets.
+//! Prints a JSON object of microseconds each, and of MiB where the name says so. `cargo xtask bench
+//! policy` shows them with their targets.
+
+mod crowd;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -41,7 +44,12 @@ fn main() {
     let trips = round_trips(&questions);
     let spec = Spec::of_source(POLICY);
     let loads = sorted(LOADS, |_| drop(Engine::load(&spec)));
+    let with_past = questions.iter().find(|it| it.samples.len() > 100);
+    let (period, resident) = crowd::period(with_past.expect("a question with a past"));
     let figures = json!({
+        "period_500_vms_p50": period,
+        "worker_resident_mib": resident,
+        "whatif_question": crowd::of_recorded_day(),
         "answer_p50": percentile(&answers, 0.5),
         "answer_p99": percentile(&answers, 0.99),
         "round_trip_p50": percentile(&trips, 0.5),
@@ -99,19 +107,22 @@ fn stuck(asked: &Question) -> f64 {
 fn worker(source: &str) -> Client {
     let program = Path::new(env!("CARGO_BIN_EXE_bellows-policy"));
     let mut client = Client::start(program).expect("a worker");
-    let load = ToWorker::Load {
-        id: 1,
-        digest: Digest([0; 32]),
-        scope: Scope::Vm,
-        source: source.to_owned(),
-        params: BTreeMap::new(),
-    };
-    let loaded = client.request(&load, PATIENCE);
+    let loaded = client.request(&load(1, source), PATIENCE);
     assert!(
         matches!(loaded, Ok(FromWorker::Loaded { .. })),
         "{loaded:?}"
     );
     client
+}
+
+fn load(id: u32, source: &str) -> ToWorker {
+    ToWorker::Load {
+        id,
+        digest: Digest([0; 32]),
+        scope: Scope::Vm,
+        source: source.to_owned(),
+        params: BTreeMap::new(),
+    }
 }
 
 fn ask(n: usize, asked: &Question) -> ToWorker {
