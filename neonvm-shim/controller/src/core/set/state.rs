@@ -10,7 +10,7 @@ use protocol::vm::VirtualMachine;
 use serde_json::json;
 
 use super::build;
-use super::count::{self, Count, Ordinals};
+use super::count::{self, Count};
 use super::event::{Action, Event, Kind, Reason, Response};
 use super::member::{Member, MemberState};
 use super::pace::Pace;
@@ -194,7 +194,8 @@ impl SetCore {
         self.taken.retain(|_, until| *until > now);
         let taken = self.taken.keys().copied().collect();
         let reserved = wanted.upgrade.as_ref().and_then(|upgrade| upgrade.ordinal);
-        wanted.left_out = count::left_out(Ordinals::of(set, &stored), &members, reserved, &taken);
+        let replicas = set.spec.replicas;
+        wanted.left_out = count::left_out(replicas, &stored.left_out, &members, reserved, &taken);
         self.step = Step::of(wanted.upgrade.as_ref(), &members, self.step, now);
         let look = upgrade::look(set, &members, &mut wanted, self.step, now);
         self.wake(look.again);
@@ -256,7 +257,8 @@ impl SetCore {
         }
         let reserved = step.and_then(|upgrade| upgrade.ordinal);
         let taken = self.taken.keys().copied().collect();
-        let counted = count::next(Ordinals::of(set, status), members, reserved, &taken);
+        let desired = count::desired(set.spec.replicas, &status.left_out);
+        let counted = count::next(&desired, members, reserved, &taken);
         if let Some(action) = self.count(set, members, status, counted, now) {
             return Some(action);
         }

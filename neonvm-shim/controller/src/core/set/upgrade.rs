@@ -1,11 +1,11 @@
 //! Upgrades: one member after the other, each when the one before is ready.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::policy::{Upgrade, VmSet, VmSetStatus, check_template, member_name};
 use protocol::time::{Span, Timestamp};
 
-use super::count::Ordinals;
+use super::count;
 use super::member::Member;
 
 /// A change that an upgrade asks for.
@@ -101,8 +101,8 @@ pub(super) fn look(
         return look;
     };
     if upgrade.halted.is_none() {
-        let ordinals = Ordinals::of(set, status);
-        advance(set, ordinals, members, &mut upgrade, step, now, &mut look);
+        let desired = count::desired(set.spec.replicas, &status.left_out);
+        advance(set, &desired, members, &mut upgrade, step, now, &mut look);
         let outdated = members.values().filter(is_outdated);
         if upgrade.ordinal.is_none() && outdated.count() == 0 {
             finish(status, current, to);
@@ -140,14 +140,14 @@ fn finish(status: &mut VmSetStatus, current: u32, to: u32) {
 /// Follows the step that is under way, and chooses the next one when it is done.
 fn advance(
     set: &VmSet,
-    ordinals: Ordinals<'_>,
+    desired: &BTreeSet<u32>,
     members: &BTreeMap<u32, Member>,
     upgrade: &mut Upgrade,
     step: Option<Step>,
     now: Timestamp,
     look: &mut Look,
 ) {
-    if upgrade.ordinal.is_some_and(|it| ordinals.has_surplus(it)) {
+    if upgrade.ordinal.is_some_and(|it| !desired.contains(&it)) {
         upgrade.ordinal = None;
     }
     if let Some(ordinal) = upgrade.ordinal {
@@ -160,10 +160,10 @@ fn advance(
             Progress::Leaving => {}
             Progress::Change(change) => look.change = Some(change),
             Progress::Halt(why) => upgrade.halted = Some(why),
-            Progress::Ready => upgrade.ordinal = choose(members, upgrade.to, ordinals),
+            Progress::Ready => upgrade.ordinal = choose(members, upgrade.to, desired),
         }
     } else {
-        upgrade.ordinal = choose(members, upgrade.to, ordinals);
+        upgrade.ordinal = choose(members, upgrade.to, desired);
     }
 }
 
@@ -202,10 +202,10 @@ fn progress(set: &VmSet, members: &BTreeMap<u32, Member>, step: Step, now: Times
 
 /// The next member to replace: one that is not up before one that is, then the lowest ordinal. A
 /// member that is up stays while one with the new version is not.
-fn choose(members: &BTreeMap<u32, Member>, to: u32, ordinals: Ordinals<'_>) -> Option<u32> {
+fn choose(members: &BTreeMap<u32, Member>, to: u32, desired: &BTreeSet<u32>) -> Option<u32> {
     let staying = || members.values().filter(|member| !member.is_leaving());
     let mut outdated =
-        staying().filter(|member| member.version != to && !ordinals.has_surplus(member.ordinal));
+        staying().filter(|member| member.version != to && desired.contains(&member.ordinal));
     let first = outdated.clone().next();
     let down = outdated.find(|member| !member.is_up());
     let is_whole = staying().all(|member| member.version != to || member.is_up());
