@@ -231,10 +231,10 @@ fleet agent/src/shell/schedule.rs configmaps create patch
 fleet agent/src/shell/schedule.rs nodes get
 fleet fleet/shell/src/runners/pods.rs secrets get
 fleet fleet/shell/src/refused.rs events create
-fleet fleet/shell/src/services/deployment.rs deployments/autoscale-scheduler get patch
-fleet fleet/shell/src/services/deployment.rs deployments/bellows-fleet get patch
+fleet fleet/shell/src/services/orders.rs deployments/autoscale-scheduler get patch
+fleet fleet/shell/src/services/orders.rs deployments/bellows-fleet get patch
 fleet fleet/shell/src/services.rs leases/autoscale-scheduler get
-fleet-controller fleet/shell/src/services/deployment.rs deployments/neonvm-controller get patch
+fleet-controller fleet/shell/src/services/orders.rs deployments/neonvm-controller get patch
 fleet-controller fleet/shell/src/services.rs leases/a3b22509.neon.tech get
 fleet fleet/shell/src/moves/orders.rs virtualmachines get patch use-privileged
 fleet fleet/shell/src/moves/look.rs virtualmachinemigrations list

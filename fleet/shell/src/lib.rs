@@ -13,6 +13,7 @@
 //! * `images`: whether the images of revisions are signed.
 //! * `refused`: events about images that are not used.
 //! * `services`: the control plane, seen and changed by the API.
+//! * `workload`: a `DaemonSet` or `Deployment` as it is read and written.
 //! * `watch`: what guests go through while a judge watches them.
 //! * `runners`: ways to guests, on one machine and in a cluster.
 //! * `calls`: orders to a guest.
@@ -55,6 +56,7 @@ mod runners;
 mod services;
 mod wanted;
 mod watch;
+mod workload;
 
 pub use channels::Channels;
 pub use driver::{Location, Params, run};

@@ -18,15 +18,15 @@ use fleet_core::permit::Gate;
 use fleet_core::service::{LeaseSigns, ServiceSigns, fault_of_settled, trial};
 use fleet_core::{Facts, Guest, Observed, PartFacts, Returned, claim, is_open, owner_windows};
 use fleet_store::{LoadedEnvironment, Owner, OwnerKind};
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use protocol::fleet::{KEY_ENROLLED, KEY_WINDOWS, TurnSpec, TurnVerb, service_instance_name};
 use protocol::parts::{PartPhase, PartSource, PartState};
-use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::look::{Address, Looked, Looker, Way, is_orphan};
 use crate::node::{seconds_since, time};
-use deployment::{Access, Deployment, Unread};
+use crate::workload::{Unread, listed};
+use deployment::Deployment;
 use kind::Kind;
 use pods::ServicePod;
 
@@ -208,8 +208,8 @@ fn state_of(
 }
 
 async fn read(looker: &Looker, namespace: &str, kind: Kind) -> Result<Read, Unread> {
-    let access = Access::new(looker.client.clone(), namespace, kind);
-    let deployment = access.read().await?;
+    let workload = kind.workload(looker.client.clone(), namespace);
+    let deployment = Deployment::new(workload.read().await?, kind);
     let (pods, lease) = tokio::try_join!(
         pods_of(looker, namespace, kind, &deployment),
         lease_of(looker, namespace, kind),
@@ -256,13 +256,9 @@ async fn pods_of(
     kind: Kind,
     deployment: &Deployment,
 ) -> Result<Vec<ServicePod>, String> {
-    let params = ListParams::default().labels(&deployment.pod_labels());
-    let listed = timeout(READ_LIMIT, api(looker, namespace, "", "Pod").list(&params)).await;
-    let listed = listed.map_err(|_| "no list of pods in time".to_owned())?;
-    let listed = listed.map_err(|error| daemon_kit::chain(&error))?;
+    let pods = api(looker, namespace, "", "Pod");
+    let pods = listed(&pods, &deployment.pod_labels()).await?;
     let now = looker.clock.wall();
-    let pods = listed.items.into_iter().map(serde_json::to_value);
-    let pods: Vec<Value> = pods.filter_map(Result::ok).collect();
     let image = deployment.image();
     Ok(pods
         .iter()

@@ -1,18 +1,13 @@
 //! Access to the agents of a namespace: their `DaemonSet`, its pods and their schedules.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use protocol::fleet::{AgentSchedule, KEY_SCHEDULE};
-use serde_json::Value;
-use tokio::time::timeout;
 
-use super::daemon_set::{Access, DaemonSet, Unread};
+use super::daemon_set::{Access, DaemonSet};
 use super::objects::{AGENT, AgentPod, schedule};
-
-/// Time after which a list counts as not answered.
-const LIST_LIMIT: Duration = Duration::from_secs(10);
+use crate::workload::{Unread, listed};
 
 /// Access to the agents of a namespace.
 #[derive(Clone)]
@@ -67,15 +62,6 @@ impl Agents {
             schedules: maps.iter().filter_map(schedule).collect(),
         })
     }
-}
-
-async fn listed(api: &Api<DynamicObject>, label: &str) -> Result<Vec<Value>, String> {
-    let params = ListParams::default().labels(label);
-    let list = timeout(LIST_LIMIT, api.list(&params)).await;
-    let list = list.map_err(|_| "no list in time".to_owned())?;
-    let list = list.map_err(|error| daemon_kit::chain(&error))?;
-    let items = list.items.into_iter().map(serde_json::to_value);
-    Ok(items.filter_map(Result::ok).collect())
 }
 
 /// The pod of a node. One that ends is only meant if there is no other.

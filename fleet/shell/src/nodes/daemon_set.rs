@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fleet_core::Outcome;
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use protocol::fleet::{DeploymentKind, Lock, TurnSpec};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::objects::AGENT;
 use crate::image::{digest, pinned};
 use crate::node::texts;
+use crate::workload::{Unread, Workload, image_before, image_of};
 
 /// Annotation: the image that the fleet wrote last.
 const KEY_IMAGE: &str = "fleet.bellows.dev/agent-image";
@@ -23,10 +23,6 @@ const KEY_DEPLOYMENT: &str = "fleet.bellows.dev/agent-deployment";
 const OBSERVED_LIMIT: Duration = Duration::from_secs(20);
 /// Between two looks at that.
 const OBSERVED_EVERY: Duration = Duration::from_millis(200);
-/// Time after which a read or a replacement counts as not answered.
-const CALL_LIMIT: Duration = Duration::from_secs(10);
-const WRITER: &str = "bellows-fleet";
-const CONFLICT: u16 = 409;
 
 /// The object as it was read.
 #[derive(Debug, Clone)]
@@ -36,19 +32,7 @@ pub(super) struct DaemonSet {
 
 /// The `DaemonSet` of a namespace.
 #[derive(Clone)]
-pub(super) struct Access {
-    api: Api<DynamicObject>,
-    namespace: String,
-}
-
-/// Why the object was not read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Unread {
-    /// The namespace has none that this program may read.
-    Absent(String),
-    /// No answer for now.
-    Failed(String),
-}
+pub(super) struct Access(Workload);
 
 impl DaemonSet {
     fn template(&self) -> &Value {
@@ -62,10 +46,7 @@ impl DaemonSet {
 
     /// Image of the agent in the template.
     pub(super) fn image(&self) -> &str {
-        let containers = self.template()["containers"].as_array();
-        let mut containers = containers.into_iter().flatten();
-        let agent = containers.find(|one| one["name"] == AGENT);
-        agent.and_then(|one| one["image"].as_str()).unwrap_or("")
+        image_of(&self.object, AGENT)
     }
 
     /// Digest that the template pins. `None` with a tag.
@@ -141,62 +122,28 @@ impl DaemonSet {
     /// # Errors
     /// The image before is not known.
     pub(super) fn backward(&self, turn: &TurnSpec) -> Result<Option<Value>, String> {
-        if self.sha256().as_ref() != Some(&turn.sha256) {
-            return Ok(None);
-        }
+        let name = format!("DaemonSet {AGENT}");
         let before = self.annotation(KEY_BEFORE);
-        if before.is_empty() || digest(before).as_ref() == Some(&turn.sha256) {
-            return Err(format!(
-                "the image before {} is not known: set the image of DaemonSet {AGENT}",
-                self.image()
-            ));
-        }
-        Ok(self.with_image(before, &turn.deployment))
+        let before = image_before(self.image(), before, turn, &name)?;
+        Ok(before.and_then(|before| self.with_image(before, &turn.deployment)))
     }
 }
 
 impl Access {
     pub(super) fn new(client: kube::Client, namespace: &str) -> Self {
-        let kind = GroupVersionKind::gvk("apps", "v1", "DaemonSet");
-        let resource = ApiResource::from_gvk(&kind);
-        Self {
-            api: Api::namespaced_with(client, namespace, &resource),
-            namespace: namespace.to_owned(),
-        }
+        Self(Workload::new(client, namespace, "DaemonSet", AGENT))
     }
 
     pub(super) async fn read(&self) -> Result<DaemonSet, Unread> {
-        let read = timeout(CALL_LIMIT, self.api.get(AGENT)).await;
-        let read = read.map_err(|_| Unread::Failed("no answer in time".to_owned()))?;
-        let object = read.map_err(|error| match error {
-            kube::Error::Api(refusal) if matches!(refusal.code, 403 | 404) => {
-                let namespace = &self.namespace;
-                Unread::Absent(format!("namespace {namespace} has no DaemonSet {AGENT}"))
-            }
-            error => Unread::Failed(daemon_kit::chain(&error)),
-        })?;
-        let object = serde_json::to_value(object);
-        let object = object.map_err(|error| Unread::Failed(error.to_string()))?;
+        let object = self.0.read().await?;
         Ok(DaemonSet { object })
     }
 
     /// Replaces the version that was read, and waits until its controller has read the new one: it
     /// would make a pod of the old template until then.
     pub(super) async fn replace(&self, object: Value) -> Result<(), Outcome> {
-        let object: DynamicObject = serde_json::from_value(object)
-            .map_err(|error| Outcome::Transient(error.to_string()))?;
-        let params = PostParams {
-            field_manager: Some(WRITER.to_owned()),
-            ..PostParams::default()
-        };
-        let replaced = timeout(CALL_LIMIT, self.api.replace(AGENT, &params, &object)).await;
-        let replaced = replaced
-            .map_err(|_| Outcome::Transient("the API did not answer in time".to_owned()))?;
-        match replaced {
-            Ok(_) => self.observed().await.map_err(Outcome::Transient),
-            Err(kube::Error::Api(refusal)) if refusal.code == CONFLICT => Err(Outcome::Conflict),
-            Err(error) => Err(Outcome::Transient(daemon_kit::chain(&error))),
-        }
+        self.0.replace(object).await?;
+        self.observed().await.map_err(Outcome::Transient)
     }
 
     /// Waits until the controller of `DaemonSet`s has read the newest version.
@@ -221,9 +168,8 @@ impl Access {
 
 #[cfg(test)]
 mod tests {
-    use protocol::fleet::TurnVerb;
-
     use super::*;
+    use crate::workload::tests::{lock, turn};
 
     fn set(image: &str) -> DaemonSet {
         DaemonSet {
@@ -241,28 +187,6 @@ mod tests {
                     }},
                 },
             }),
-        }
-    }
-
-    fn turn(digit: &str, deployment: &str) -> TurnSpec {
-        TurnSpec {
-            environment: "agents".to_owned(),
-            deployment: deployment.to_owned(),
-            revision: "agents-r1".to_owned(),
-            version: "1.1.0".to_owned(),
-            sha256: digit.repeat(64),
-            token: "t".to_owned(),
-            epoch: 1,
-            attempt: 1,
-            verb: TurnVerb::Try,
-        }
-    }
-
-    fn lock(deployment: &str, kind: DeploymentKind) -> Lock {
-        Lock {
-            deployment: deployment.to_owned(),
-            kind,
-            epoch: 1,
         }
     }
 

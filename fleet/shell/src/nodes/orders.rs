@@ -12,7 +12,7 @@ use protocol::time::WallTime;
 use tokio::time::timeout;
 
 use super::agents::Agents;
-use super::daemon_set::{DaemonSet, Unread};
+use super::daemon_set::DaemonSet;
 use super::objects::{AGENT, AgentPod};
 
 /// Time after which a deletion counts as not answered.
@@ -54,9 +54,7 @@ fn settled(outcome: Outcome) -> Outcome {
 }
 
 async fn read(agents: &Agents) -> Result<DaemonSet, Outcome> {
-    let set = agents.set.read().await.map_err(|problem| match problem {
-        Unread::Absent(text) | Unread::Failed(text) => Outcome::Transient(text),
-    })?;
+    let set = agents.set.read().await?;
     match set.problem() {
         Some(text) => Err(Outcome::Transient(text)),
         None => Ok(set),

@@ -2,19 +2,16 @@
 //! apply.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use fleet_core::Outcome;
 use fleet_core::service::rolling_budget;
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use protocol::fleet::{DeploymentKind, InstancePart, Lock, TurnResult, TurnSpec};
 use protocol::time::WallTime;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use super::kind::Kind;
 use crate::image::{digest, pinned};
 use crate::node::{texts, time};
+use crate::workload::{WRITER, image_before, image_of};
 
 /// Annotation: the image that the fleet wrote last.
 const KEY_IMAGE: &str = "fleet.bellows.dev/image";
@@ -24,10 +21,6 @@ const KEY_BEFORE: &str = "fleet.bellows.dev/image-before";
 const KEY_DEPLOYMENT: &str = "fleet.bellows.dev/image-deployment";
 /// Annotation: when it was written.
 const KEY_SINCE: &str = "fleet.bellows.dev/image-since";
-/// Time after which a call counts as not answered.
-const CALL_LIMIT: Duration = Duration::from_secs(10);
-const WRITER: &str = "bellows-fleet";
-const CONFLICT: u16 = 409;
 
 /// The object as it was read.
 #[derive(Debug, Clone)]
@@ -41,23 +34,6 @@ pub(super) struct Deployment {
 pub(crate) struct Shares {
     pub(crate) min_healthy_percent: u32,
     pub(crate) max_active_percent: u32,
-}
-
-/// Why the object was not read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Unread {
-    /// The namespace has none that this program may read.
-    Absent(String),
-    /// No answer for now.
-    Failed(String),
-}
-
-/// A `Deployment` of a namespace.
-#[derive(Clone)]
-pub(super) struct Access {
-    api: Api<DynamicObject>,
-    namespace: String,
-    kind: Kind,
 }
 
 impl Deployment {
@@ -81,10 +57,7 @@ impl Deployment {
 
     /// Image of the part in the template.
     pub(super) fn image(&self) -> &str {
-        let containers = self.template()["containers"].as_array();
-        let mut containers = containers.into_iter().flatten();
-        let own = containers.find(|one| one["name"] == self.kind.name);
-        own.and_then(|one| one["image"].as_str()).unwrap_or("")
+        image_of(&self.object, self.kind.name)
     }
 
     /// Digest that the template pins. `None` with a tag.
@@ -231,60 +204,10 @@ impl Deployment {
         shares: Shares,
         now: WallTime,
     ) -> Result<Option<Value>, String> {
-        if self.sha256().as_ref() != Some(&turn.sha256) {
-            return Ok(None);
-        }
+        let name = format!("Deployment {}", self.kind.name);
         let before = self.annotation(KEY_BEFORE);
-        if before.is_empty() || digest(before).as_ref() == Some(&turn.sha256) {
-            let (image, name) = (self.image(), self.kind.name);
-            return Err(format!(
-                "the image before {image} is not known: set the image of Deployment {name}"
-            ));
-        }
-        Ok(Some(self.fields(before, &turn.deployment, shares, now)))
-    }
-}
-
-impl Access {
-    pub(super) fn new(client: kube::Client, namespace: &str, kind: Kind) -> Self {
-        let resource = GroupVersionKind::gvk("apps", "v1", "Deployment");
-        let resource = ApiResource::from_gvk(&resource);
-        Self {
-            api: Api::namespaced_with(client, namespace, &resource),
-            namespace: namespace.to_owned(),
-            kind,
-        }
-    }
-
-    pub(super) async fn read(&self) -> Result<Deployment, Unread> {
-        let name = self.kind.name;
-        let read = timeout(CALL_LIMIT, self.api.get(name)).await;
-        let read = read.map_err(|_| Unread::Failed("no answer in time".to_owned()))?;
-        let object = read.map_err(|error| match error {
-            kube::Error::Api(refusal) if matches!(refusal.code, 403 | 404) => {
-                let namespace = &self.namespace;
-                Unread::Absent(format!("namespace {namespace} has no Deployment {name}"))
-            }
-            error => Unread::Failed(daemon_kit::chain(&error)),
-        })?;
-        let object = serde_json::to_value(object);
-        let object = object.map_err(|error| Unread::Failed(error.to_string()))?;
-        Ok(Deployment::new(object, self.kind))
-    }
-
-    /// Applies fields to the version that was read. Fields of others are taken over: a person has
-    /// ordered it.
-    pub(super) async fn apply(&self, fields: &Value) -> Result<(), Outcome> {
-        let params = PatchParams::apply(WRITER).force();
-        let patch = Patch::Apply(fields);
-        let applied = timeout(CALL_LIMIT, self.api.patch(self.kind.name, &params, &patch)).await;
-        let applied =
-            applied.map_err(|_| Outcome::Transient("the API did not answer in time".to_owned()))?;
-        match applied {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(refusal)) if refusal.code == CONFLICT => Err(Outcome::Conflict),
-            Err(error) => Err(Outcome::Transient(daemon_kit::chain(&error))),
-        }
+        let before = image_before(self.image(), before, turn, &name)?;
+        Ok(before.map(|before| self.fields(before, &turn.deployment, shares, now)))
     }
 }
 

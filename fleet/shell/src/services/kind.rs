@@ -2,6 +2,8 @@
 
 use protocol::parts::PartName;
 
+use crate::workload::Workload;
+
 /// A part of the control plane, as the manifests install it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kind {
@@ -35,6 +37,10 @@ const FLEET: Kind = Kind {
 };
 
 impl Kind {
+    pub(super) fn workload(self, client: kube::Client, namespace: &str) -> Workload {
+        Workload::new(client, namespace, "Deployment", self.name)
+    }
+
     /// `None` for a part that no `Deployment` runs.
     pub(crate) const fn of(part: PartName) -> Option<Self> {
         match part {

@@ -8,8 +8,9 @@ use protocol::fleet::TurnSpec;
 use protocol::time::WallTime;
 use serde_json::Value;
 
-use super::deployment::{Access, Deployment, Shares, Unread};
+use super::deployment::{Deployment, Shares};
 use super::kind::Kind;
+use crate::workload::Workload;
 
 /// Most attempts to write, since its status changes the object too.
 const ATTEMPTS: u32 = 5;
@@ -54,27 +55,26 @@ pub(crate) async fn carry_out(client: &kube::Client, order: Order, now: WallTime
     let Some(kind) = order.kind else {
         return Outcome::Conflict;
     };
-    let access = Access::new(client.clone(), &order.namespace, kind);
+    let workload = kind.workload(client.clone(), &order.namespace);
+    let access = (&workload, kind);
     let shares = order.shares;
     let carried = match (&order.call, &order.turn) {
         // Kubelets pull the image. The pods change with the trial.
-        (Call::Push(_), _) => read(&access).await.map(drop),
+        (Call::Push(_), _) => read(access).await.map(drop),
         (Call::Keep { .. }, _) => Ok(()),
         (Call::Try { token, .. }, Some(turn)) if turn.token == *token => {
-            write(&access, |set| Ok(set.forward(turn, shares, now))).await
+            write(access, |set| Ok(set.forward(turn, shares, now))).await
         }
         (Call::Back { token }, Some(turn)) if turn.token == *token => {
-            write(&access, |set| set.backward(turn, shares, now)).await
+            write(access, |set| set.backward(turn, shares, now)).await
         }
         (Call::Try { .. } | Call::Back { .. }, _) => Err(Outcome::Conflict),
     };
     carried.err().unwrap_or(Outcome::Done)
 }
 
-async fn read(access: &Access) -> Result<Deployment, Outcome> {
-    let read = access.read().await.map_err(|problem| match problem {
-        Unread::Absent(text) | Unread::Failed(text) => Outcome::Transient(text),
-    })?;
+async fn read((workload, kind): (&Workload, Kind)) -> Result<Deployment, Outcome> {
+    let read = Deployment::new(workload.read().await?, kind);
     match read.problem() {
         Some(text) => Err(Outcome::Transient(text)),
         None => Ok(read),
@@ -82,14 +82,14 @@ async fn read(access: &Access) -> Result<Deployment, Outcome> {
 }
 
 async fn write(
-    access: &Access,
+    access: (&Workload, Kind),
     fields: impl Fn(&Deployment) -> Result<Option<Value>, String>,
 ) -> Result<(), Outcome> {
     for _ in 0..ATTEMPTS {
         let Some(fields) = fields(&read(access).await?).map_err(Outcome::Transient)? else {
             return Ok(());
         };
-        match access.apply(&fields).await {
+        match access.0.apply(&fields).await {
             Err(Outcome::Conflict) => {}
             ended => return ended,
         }

@@ -1,7 +1,7 @@
-use protocol::fleet::TurnVerb;
 use protocol::parts::PartName;
 
 use super::*;
+use crate::workload::tests::{lock, turn};
 
 const OLD: &str = "r.example:5000/bellows/neonvm-controller:0.1.0";
 const SHARES: Shares = Shares {
@@ -28,28 +28,6 @@ fn of(part: PartName) -> Deployment {
         "status": {"availableReplicas": 2},
     });
     Deployment::new(object, kind)
-}
-
-fn turn(digit: &str, deployment: &str) -> TurnSpec {
-    TurnSpec {
-        environment: "controllers".to_owned(),
-        deployment: deployment.to_owned(),
-        revision: "controllers-r1".to_owned(),
-        version: "1.1.0".to_owned(),
-        sha256: digit.repeat(64),
-        token: "t".to_owned(),
-        epoch: 1,
-        attempt: 1,
-        verb: TurnVerb::Try,
-    }
-}
-
-fn lock(deployment: &str, kind: DeploymentKind) -> Lock {
-    Lock {
-        deployment: deployment.to_owned(),
-        kind,
-        epoch: 1,
-    }
 }
 
 /// The object as an API server has it after fields were applied.
