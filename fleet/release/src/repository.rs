@@ -4,8 +4,8 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use protocol::fleet::{
-    CHANNEL_TEXT_BYTES, ChannelReading, MANIFEST_BYTES, ReleaseManifest, ReleaseProgram,
-    channel_critical, channel_version, check_version,
+    CHANNEL_TEXT_BYTES, ChannelReading, ChannelSpec, ChannelTrust, MANIFEST_BYTES, ReleaseManifest,
+    ReleaseProgram, channel_critical, channel_version, check_version,
 };
 use protocol::parts::PartName;
 use protocol::time::WallTime;
@@ -38,6 +38,20 @@ pub enum Trust<'a> {
     },
     /// As a folder of the same user.
     Local,
+}
+
+impl<'a> Trust<'a> {
+    /// As the spec of a channel says, with this folder for what is verified.
+    #[must_use]
+    pub fn of_channel(spec: &'a ChannelSpec, verified: &'a Path) -> Self {
+        match spec.trust {
+            ChannelTrust::Local => Self::Local,
+            ChannelTrust::Tuf => Self::Tuf {
+                root: spec.root.as_bytes(),
+                verified,
+            },
+        }
+    }
 }
 
 /// Where the reader runs.

@@ -16,7 +16,7 @@ use daemon_kit::clock::Clock;
 use fleet_release::{FetchLimits, Fetcher, ReadError, Repository, Scope, Trust};
 use fleet_store::{FleetStore, Follower, LoadedChannel, Problem, Programs};
 use protocol::fleet::{
-    CONDITION_ADOPTED, ChannelProblem, ChannelReading, ChannelStatus, ChannelTrust, DeploymentKind,
+    CONDITION_ADOPTED, ChannelProblem, ChannelReading, ChannelStatus, DeploymentKind,
     DeploymentSpec, EnvironmentState, KEY_REFRESH, NamedVersion, Resolved, RevisionData,
 };
 use protocol::time::WallTime;
@@ -25,7 +25,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
 use crate::changes::{Change, ChangeKind, change};
-use crate::driver::{Location, Params};
+use crate::driver::Params;
 use crate::records::Records;
 use crate::wanted::Wanted;
 
@@ -66,20 +66,10 @@ impl Channels {
     /// For the channels of a machine. Nothing is read before [`Channels::round`].
     #[must_use]
     pub fn new(params: &Params) -> Self {
-        let (scope, authorities) = match &params.location {
-            Location::Machine => (Scope::Machine, Vec::new()),
-            Location::Cluster {
-                allow_dev,
-                authorities,
-                image_key: _,
-            } => {
-                let allow_dev = *allow_dev;
-                (Scope::Cluster { allow_dev }, authorities.clone())
-            }
-        };
+        let (scope, authorities) = params.location.believed();
         Self {
             scope,
-            authorities,
+            authorities: authorities.to_vec(),
             wanted: Wanted::default(),
             missing: BTreeSet::new(),
             store: FleetStore::new(params.client.clone()),
@@ -221,13 +211,7 @@ impl Channels {
             }
         };
         let verified = self.verified.join(&channel.namespace).join(&channel.name);
-        let trust = match spec.trust {
-            ChannelTrust::Local => Trust::Local,
-            ChannelTrust::Tuf => Trust::Tuf {
-                root: spec.root.as_bytes(),
-                verified: &verified,
-            },
-        };
+        let trust = Trust::of_channel(spec, &verified);
         let repository = Repository::open(&fetcher, &url, trust, self.scope).await?;
         let reading = repository.channel(&spec.name).await?;
         Ok((repository, reading))

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
 use daemon_kit::journal::Journal;
+use fleet_release::Scope;
 use fleet_signatures::ImageKey;
 use fleet_store::{FleetStore, LoadedEnvironment, Problem, Programs};
 use tokio::sync::watch;
@@ -49,6 +50,23 @@ pub enum Location {
         /// Key by which images are signed. Without it images are not verified.
         image_key: Option<ImageKey>,
     },
+}
+
+impl Location {
+    /// Where channels are read, and the authorities that their servers are believed by.
+    pub(crate) fn believed(&self) -> (Scope, &[Vec<u8>]) {
+        match self {
+            Self::Machine => (Scope::Machine, &[]),
+            Self::Cluster {
+                allow_dev,
+                authorities,
+                ..
+            } => {
+                let allow_dev = *allow_dev;
+                (Scope::Cluster { allow_dev }, authorities)
+            }
+        }
+    }
 }
 
 /// What the driver uses.

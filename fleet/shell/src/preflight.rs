@@ -6,10 +6,10 @@ use std::path::Path;
 
 use fleet_core::order::Release;
 use fleet_core::preflight::{Findings, RunningPart, compare, running_parts};
-use fleet_release::{FetchLimits, Fetcher, ReadError, Repository, Scope, Trust};
+use fleet_release::{FetchLimits, Fetcher, ReadError, Repository, Trust};
 use fleet_store::{FleetStore, LoadedChannel};
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
-use protocol::fleet::{ChannelTrust, FleetKind, GROUP, VERSION, own_links};
+use protocol::fleet::{FleetKind, GROUP, VERSION, own_links};
 use protocol::release::RELEASE;
 use reqwest::Url;
 use semver::Version;
@@ -136,28 +136,12 @@ async fn open(
     channel: &LoadedChannel,
     folder: &Path,
 ) -> Result<Repository, String> {
-    let (scope, authorities) = match location {
-        Location::Machine => (Scope::Machine, &[][..]),
-        Location::Cluster {
-            allow_dev,
-            authorities,
-            ..
-        } => {
-            let allow_dev = *allow_dev;
-            (Scope::Cluster { allow_dev }, &authorities[..])
-        }
-    };
+    let (scope, authorities) = location.believed();
     let authorities: Vec<&[u8]> = authorities.iter().map(Vec::as_slice).collect();
     let fetcher = Fetcher::new(FetchLimits::default(), &authorities)?;
     let url = Url::parse(&channel.spec.url).map_err(|error| error.to_string())?;
     std::fs::create_dir_all(folder).map_err(|error| error.to_string())?;
-    let trust = match channel.spec.trust {
-        ChannelTrust::Local => Trust::Local,
-        ChannelTrust::Tuf => Trust::Tuf {
-            root: channel.spec.root.as_bytes(),
-            verified: folder,
-        },
-    };
+    let trust = Trust::of_channel(&channel.spec, folder);
     let opened = Repository::open(&fetcher, &url, trust, scope).await;
     opened.map_err(|error| error.to_string())
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use fleet_release::{FetchLimits, Fetcher, PLATFORM, ReadError, Repository, Scope, Trust};
 use fleet_signatures::ImageKey;
-use protocol::fleet::{ChannelSpec, ChannelTrust, ReleaseManifest, check_version};
+use protocol::fleet::{ChannelSpec, ReleaseManifest, check_version};
 use protocol::parts::PartName;
 use reqwest::Url;
 use semver::Version;
@@ -110,13 +110,7 @@ pub(super) async fn open(context: &Context, args: &ListArgs) -> Outcome<Opened> 
     let fetcher = Fetcher::new(FetchLimits::default(), &[]).map_err(Fail::missing)?;
     let verified = tempfile::tempdir()
         .map_err(|error| Fail::missing(format!("no folder for a moment: {error}")))?;
-    let trust = match spec.trust {
-        ChannelTrust::Local => Trust::Local,
-        ChannelTrust::Tuf => Trust::Tuf {
-            root: spec.root.as_bytes(),
-            verified: verified.path(),
-        },
-    };
+    let trust = Trust::of_channel(&spec, verified.path());
     let allow_dev = args.allow_dev;
     let scope = match context.asks_cluster() {
         true => Scope::Cluster { allow_dev },
