@@ -1,10 +1,11 @@
 //! References of container images.
 
+use protocol::image::Digest;
+
 /// The digest in a reference of an image, or in the id of one.
 pub(crate) fn digest(image: &str) -> Option<String> {
     let (_, hex) = image.rsplit_once("sha256:")?;
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    (hex.len() == 64 && hex.bytes().all(is_digit)).then(|| hex.to_owned())
+    Digest::parse(hex).ok().map(|digest| digest.to_string())
 }
 
 /// An image pinned by digest, in the repository of another reference. It has no tag.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use fleet_signatures::ImageKey;
 use protocol::fleet::{BUNDLE_BYTES, ReleaseImage};
+use protocol::image::Digest;
 use serde_json::json;
 
 use crate::fail::{Fail, Outcome};
@@ -35,11 +36,10 @@ pub(crate) struct VerifyImageArgs {
 /// Digits of a digest, as `sha256:HEX`.
 pub(super) fn digest(text: &str) -> Result<String, String> {
     let hex = text.strip_prefix("sha256:").unwrap_or_default();
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    if hex.len() != 64 || !hex.bytes().all(is_digit) {
-        return Err("the digest must be sha256: and 64 lower-case hexadecimal digits".to_owned());
-    }
-    Ok(hex.to_owned())
+    let digest = Digest::parse(hex).map_err(|_| {
+        "the digest must be sha256: and 64 lower-case hexadecimal digits".to_owned()
+    })?;
+    Ok(digest.to_string())
 }
 
 pub(super) fn verify(args: &VerifyImageArgs) -> Outcome {
