@@ -10,8 +10,8 @@ use crate::world::{Guest, ImageCheck, Revision, World};
 
 /// Type of the condition that says whether the image of the started revision is verified.
 const IMAGES_VERIFIED: &str = "ImagesVerified";
-const NO_KEY: &str = "no key of images is set, so nobody knows who built this image: set \
-                      fleet.images.key of the chart";
+const NO_KEY: &str = "no key of images is set, so the signature of this image is not verified: \
+                      set the chart's value fleet.images.key";
 
 /// Gate of a guest whose turn would bring a refused image.
 pub(super) fn gate(revision: &Revision, guest: &Guest) -> Option<Gate> {
