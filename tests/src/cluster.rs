@@ -26,7 +26,7 @@ mod wire;
 
 pub use caller::{Caller, apply_rights, outcome, vms};
 pub use dials::{Dial, Dials, End};
-pub use images::{pack_agent, pack_all, pack_busybox, pack_controller, pack_guest, pack_ours};
+pub use images::{pack_all, pack_busybox, pack_changed, pack_guest, pack_ours};
 pub use nodes::Cluster;
 pub use pair::Pair;
 pub use parts::is_ready;

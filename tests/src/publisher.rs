@@ -50,15 +50,6 @@ impl Publisher {
         self.publish("release", &words).await
     }
 
-    /// Signs a release of an agent's image, known by its digest. It is independent of the fleet's
-    /// version too.
-    ///
-    /// # Errors
-    /// With what the command printed.
-    pub async fn release_agent(&self, version: &str, digest: &str) -> Result<()> {
-        self.release_image(version, "agent", digest).await
-    }
-
     /// Signs a release of the image of a part, known by its digest.
     ///
     /// # Errors

@@ -4,6 +4,8 @@
 
 #[path = "fleet_cluster/agents.rs"]
 mod agents;
+#[path = "fleet_cluster/images.rs"]
+mod images;
 #[path = "fleet_cluster/server.rs"]
 mod server;
 #[path = "fleet_cluster/services.rs"]
@@ -27,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest rollout to both guests.
 const ROLLOUT: Duration = Duration::from_secs(600);
 const SYSTEM: &str = "kube-system";
+/// Namespace of the guests.
+const NAMESPACE: &str = "default";
 const FLEET: &str = "bellows-fleet";
 /// The program, as its image names it.
 const PROGRAM: &str = "/usr/bin/bellows-fleet";
@@ -72,6 +76,23 @@ impl World {
 
     fn apply(&self, object: &Value) -> Result<()> {
         self.cluster.plane().apply(&object.to_string()).map(drop)
+    }
+
+    /// The world of a test. `None` if a part is missing, and the test is recorded as skipped.
+    async fn of_test(test: &str) -> Result<Option<Self>> {
+        if !guest_or_skip(test) {
+            return Ok(None);
+        }
+        let Some((programs, kit)) = nodes_or_skip(test) else {
+            return Ok(None);
+        };
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        Self::start(programs, &kit).await.map(Some)
+    }
+
+    async fn release_image(&self, version: &str, part: &str, digest: &str) -> Result<()> {
+        self.publisher.release_image(version, part, digest).await?;
+        self.publisher.promote(version, CHANNEL, false).await
     }
 
     async fn release(&self, (version, name): (&str, &str)) -> Result<()> {
@@ -126,6 +147,25 @@ impl World {
         .await
     }
 
+    /// Deploys the fleet with a channel that an environment follows. Returns the server of the
+    /// channel, and the first revision.
+    async fn follow(&self, environment: &Value) -> Result<(Server, String)> {
+        let releases = self.publisher.releases();
+        let server = Server::start(self.cluster.listen(PORT)?, releases)?;
+        self.deploy_fleet(&server.authority).await?;
+        let root = std::fs::read_to_string(self.publisher.root())?;
+        let metadata = &environment["metadata"];
+        let namespace = metadata["namespace"].as_str().context("a namespace")?;
+        self.apply(&in_namespace(channel(&server, &root), namespace))?;
+        self.apply(environment)?;
+        let name = metadata["name"].as_str().context("a name")?;
+        let revision = format!("{name}-r1");
+        let words = ["controllerrevision", &revision, "-n", namespace];
+        let is_made = || Ok(self.get(&words).ok());
+        self.until("the first revision", PATIENCE, is_made).await?;
+        Ok((server, revision))
+    }
+
     /// Identity of the leader: its pod's name, `_`, its process.
     fn leader(&self) -> Result<String> {
         let lease = self.get(&["lease", FLEET, "-n", SYSTEM])?;
@@ -164,19 +204,28 @@ impl World {
         waited.await.with_context(|| self.explain())
     }
 
-    fn deployments(&self) -> Result<Vec<Value>> {
-        let list = self.get(&["fleetdeployments"])?;
+    fn deployments(&self, namespace: &str) -> Result<Vec<Value>> {
+        let list = self.get(&["fleetdeployments", "-n", namespace])?;
         Ok(list["items"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// The deployment of a namespace that has ended in a state.
+    fn ended_as(
+        &self,
+        namespace: &str,
+        of: impl Fn(&Value) -> bool,
+        state: &str,
+    ) -> Result<Option<Value>> {
+        let mut all = self.deployments(namespace)?.into_iter();
+        Ok(all.find(|one| of(one) && one["status"]["state"] == state))
     }
 
     /// Waits for the end of a deployment in a state. Returns its name.
     async fn ended(&self, of: impl Fn(&Value) -> bool, state: &str) -> Result<String> {
         let what = format!("a deployment that is {state}");
         self.until(&what, ROLLOUT, || {
-            let all = self.deployments()?;
-            let found = all.iter().find(|one| of(one));
-            let is_ended = found.filter(|one| one["status"]["state"] == state);
-            Ok(is_ended.and_then(|one| one["metadata"]["name"].as_str().map(str::to_owned)))
+            let ended = self.ended_as(NAMESPACE, &of, state)?;
+            Ok(ended.and_then(|one| one["metadata"]["name"].as_str().map(str::to_owned)))
         })
         .await
     }
@@ -260,7 +309,7 @@ fn channel(server: &Server, root: &str) -> Value {
     json!({
         "apiVersion": "fleet.bellows.dev/v1alpha1",
         "kind": "FleetChannel",
-        "metadata": {"name": CHANNEL, "namespace": "default"},
+        "metadata": {"name": CHANNEL, "namespace": NAMESPACE},
         "spec": {
             "url": format!("https://{}/", server.address), "name": CHANNEL, "root": root,
             "pollSeconds": 10,
@@ -268,11 +317,16 @@ fn channel(server: &Server, root: &str) -> Value {
     })
 }
 
+fn in_namespace(mut object: Value, namespace: &str) -> Value {
+    object["metadata"]["namespace"] = json!(namespace);
+    object
+}
+
 fn environment() -> Value {
     json!({
         "apiVersion": "fleet.bellows.dev/v1alpha1",
         "kind": "FleetEnvironment",
-        "metadata": {"name": ENVIRONMENT, "namespace": "default"},
+        "metadata": {"name": ENVIRONMENT, "namespace": NAMESPACE},
         "spec": {
             "part": "monitor",
             "source": {"channel": CHANNEL},
@@ -288,7 +342,7 @@ fn deployment(name: &str, revision: &str) -> Value {
     json!({
         "apiVersion": "fleet.bellows.dev/v1alpha1",
         "kind": "FleetDeployment",
-        "metadata": {"name": name, "namespace": "default"},
+        "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"environment": ENVIRONMENT, "revision": revision, "kind": "User"},
     })
 }
@@ -297,14 +351,9 @@ fn deployment(name: &str, revision: &str) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guests_in_pods_get_a_monitor_although_the_leader_is_killed() -> Result<()> {
     let test = "guests_in_pods_get_a_monitor_although_the_leader_is_killed";
-    if !guest_or_skip(test) {
-        return Ok(());
-    }
-    let Some((programs, kit)) = nodes_or_skip(test) else {
+    let Some(world) = World::of_test(test).await? else {
         return Ok(());
     };
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let world = World::start(programs, &kit).await?;
     let rolled = roll(&world).await;
     rolled.with_context(|| world.explain())
 }
@@ -315,15 +364,7 @@ async fn roll(world: &World) -> Result<()> {
     }
     world.publisher.init(CHANNEL).await?;
     world.release(GOOD).await?;
-    let releases = world.publisher.releases();
-    let server = Server::start(world.cluster.listen(PORT)?, releases)?;
-    world.deploy_fleet(&server.authority).await?;
-    let root = std::fs::read_to_string(world.publisher.root())?;
-    world.apply(&channel(&server, &root))?;
-    world.apply(&environment())?;
-    let revision = format!("{ENVIRONMENT}-r1");
-    let is_made = || Ok(world.get(&["controllerrevision", &revision]).ok());
-    world.until("the first revision", PATIENCE, is_made).await?;
+    let (_server, revision) = world.follow(&environment()).await?;
     good_release_reaches_all_guests(world, &revision).await?;
     bad_release_is_taken_back(world).await
 }
@@ -366,7 +407,7 @@ async fn bad_release_is_taken_back(world: &World) -> Result<()> {
     let is_back = |one: &Value| one["spec"]["kind"] == "Rollback" && of_revision(one, 1);
     world.ended(is_back, "Complete").await?;
     world.all_run(&sha256_of(&program(GOOD.1)?)).await?;
-    let all = world.deployments()?;
+    let all = world.deployments(NAMESPACE)?;
     let one = all
         .iter()
         .find(|one| one["metadata"]["name"] == bad.as_str());

@@ -1,6 +1,8 @@
 //! The driver before the shipped API server, with guests that a test plays: a runner's socket and a
 //! monitor's page.
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -10,9 +12,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
-use fleet::{Location, Metrics, Params, Pulses};
+use fleet::Location;
 use fleet_store::{deployment_object, environment_object, revision_object};
 use protocol::fleet::{
     DeploymentKind, DeploymentSpec, EnvironmentSpec, Group, Resolved, RevisionData, Rollout,
@@ -23,7 +24,7 @@ use protocol::runner::control_socket;
 use serde_json::{Value, json};
 use test_api::{Fault, TestApi};
 use tokio::net::{TcpListener, UnixListener};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::DropGuard;
 
 const OLD: &str = "0";
 const NEW: &str = "1";
@@ -144,19 +145,7 @@ fn addresses() -> [Ipv4Addr; 2] {
 }
 
 fn drive(api: &TestApi, state_dir: &Path) -> DropGuard {
-    let token = CancellationToken::new();
-    let params = Params {
-        client: api.client(),
-        clock: Clock::new(),
-        state_dir: state_dir.to_owned(),
-        location: Location::Machine,
-        stages: StageLog::new(16),
-        metrics: Metrics::default(),
-        journal: None,
-        pulses: Pulses::default(),
-    };
-    tokio::spawn(fleet::run(params, token.clone()));
-    token.drop_guard()
+    support::drive(api.client(), state_dir, Location::Machine, None)
 }
 
 /// Requirement: B47

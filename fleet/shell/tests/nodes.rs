@@ -5,6 +5,7 @@
 mod audit;
 #[path = "nodes/signatures.rs"]
 mod signatures;
+mod support;
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +14,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
 use daemon_kit::journal::Journal;
-use fleet::{Location, Metrics, Params, Pulses};
+use fleet::Location;
 use fleet_signatures::ImageKey;
 use fleet_store::{deployment_object, environment_object, revision_object};
 use protocol::fleet::{
@@ -334,23 +334,12 @@ fn drive_with(
     image_key: Option<ImageKey>,
     journal: Option<Journal>,
 ) -> DropGuard {
-    let token = CancellationToken::new();
-    let params = Params {
-        client: played.api.client(),
-        clock: Clock::new(),
-        state_dir: state_dir.to_owned(),
-        location: Location::Cluster {
-            allow_dev: false,
-            authorities: Vec::new(),
-            image_key,
-        },
-        stages: StageLog::new(16),
-        metrics: Metrics::default(),
-        journal,
-        pulses: Pulses::default(),
+    let location = Location::Cluster {
+        allow_dev: false,
+        authorities: Vec::new(),
+        image_key,
     };
-    tokio::spawn(fleet::run(params, token.clone()));
-    token.drop_guard()
+    support::drive(played.api.client(), state_dir, location, journal)
 }
 
 /// A good image reaches every node, and one whose agents end is taken back after its first nodes.

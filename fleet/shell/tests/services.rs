@@ -1,13 +1,14 @@
 //! The control plane before the shipped API server. The test plays the controller of `Deployment`s
 //! and the leader's Lease: pods get the template's image, and one of those that run leads.
 
+mod support;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use daemon_kit::StageLog;
 use daemon_kit::clock::Clock;
-use fleet::{Location, Metrics, Params, Pulses};
+use fleet::Location;
 use fleet_store::{deployment_object, environment_object, revision_object};
 use protocol::fleet::{
     DeploymentKind, DeploymentSpec, EnvironmentSpec, Resolved, RevisionData, Rollout, Service,
@@ -322,23 +323,12 @@ fn pod(part: Played, name: &str, image: &Value, now: protocol::time::WallTime) -
 }
 
 fn drive(world: &World, state_dir: &std::path::Path) -> DropGuard {
-    let token = CancellationToken::new();
-    let params = Params {
-        client: world.api.client(),
-        clock: Clock::new(),
-        state_dir: state_dir.to_owned(),
-        location: Location::Cluster {
-            allow_dev: false,
-            authorities: Vec::new(),
-            image_key: None,
-        },
-        stages: StageLog::new(16),
-        metrics: Metrics::default(),
-        journal: None,
-        pulses: Pulses::default(),
+    let location = Location::Cluster {
+        allow_dev: false,
+        authorities: Vec::new(),
+        image_key: None,
     };
-    tokio::spawn(fleet::run(params, token.clone()));
-    token.drop_guard()
+    support::drive(world.api.client(), state_dir, location, None)
 }
 
 /// Requirement: B23

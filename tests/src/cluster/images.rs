@@ -96,50 +96,31 @@ pub fn pack_ours(dir: &Path) -> Result<Vec<PathBuf>> {
     packed.collect()
 }
 
-/// Packs an agent whose image specification `change` has changed, into `dir`. Returns the archive
-/// and the digest of the image.
+/// Packs another image of the agent or the controller as `docker.io/bellows/NAME:1`, into `dir`.
+/// Its specification is that of `part` after `change`. Returns the archive and the digest of the
+/// image.
 ///
 /// # Errors
 ///
 /// If an input is missing.
-pub fn pack_agent(
+pub fn pack_changed(
+    part: &str,
     name: &str,
     change: impl FnOnce(&mut Value),
     dir: &Path,
 ) -> Result<(PathBuf, String)> {
-    let programs = ["autoscaler-agent", "bellows-policy"];
-    pack_changed("autoscaler-agent", &programs, name, change, dir)
-}
-
-/// Packs another image of the controller as `docker.io/bellows/NAME:1`, like [`pack_agent`].
-///
-/// # Errors
-///
-/// If an input is missing.
-pub fn pack_controller(
-    name: &str,
-    change: impl FnOnce(&mut Value),
-    dir: &Path,
-) -> Result<(PathBuf, String)> {
-    let program = "neonvm-controller";
-    pack_changed(program, &[program], name, change, dir)
-}
-
-fn pack_changed(
-    image: &str,
-    programs: &[&str],
-    name: &str,
-    change: impl FnOnce(&mut Value),
-    dir: &Path,
-) -> Result<(PathBuf, String)> {
+    let beside: &[&str] = match part {
+        "autoscaler-agent" => &["bellows-policy"],
+        _ => &[],
+    };
     let stripped = dir.join("programs");
     std::fs::create_dir_all(&stripped)?;
-    for program in programs {
+    for program in beside.iter().chain([&part]) {
         let mut strip = Command::new("strip");
         strip.arg("-o").arg(stripped.join(program));
         run(strip.arg(crate::program(program)))?;
     }
-    let text = std::fs::read_to_string(specification(image))?;
+    let text = std::fs::read_to_string(specification(part))?;
     let mut packed: Value = serde_json::from_str(&text)?;
     packed["reference"] = format!("docker.io/bellows/{name}:1").into();
     change(&mut packed);

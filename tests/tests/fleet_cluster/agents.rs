@@ -1,17 +1,15 @@
 //! The fleet replaces agents of two nodes. One says no for a while. An image whose agent ends
 //! at once is taken back.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
-use bellows_tests::cluster::{is_ready, nodes_or_skip, pack_agent};
-use bellows_tests::guest_or_skip;
+use bellows_tests::cluster::is_ready;
 use protocol::fleet::AgentSchedule;
 use serde_json::{Value, json};
 
-use super::server::Server;
-use super::{CHANNEL, PATIENCE, PORT, ROLLOUT, SYSTEM, World, channel, deployment};
+use super::images::Images;
+use super::{CHANNEL, PATIENCE, ROLLOUT, SYSTEM, World, deployment, in_namespace};
 
 const AGENT: &str = "autoscaler-agent";
 const AGENTS: &str = "agents";
@@ -37,26 +35,7 @@ fn environment() -> Value {
     })
 }
 
-fn in_system(mut object: Value) -> Value {
-    object["metadata"]["namespace"] = json!(SYSTEM);
-    object
-}
-
-/// An image that all nodes have by its digest.
-fn image(world: &World, name: &str, change: impl FnOnce(&mut Value), dir: &Path) -> Result<String> {
-    let (archive, digest) = pack_agent(name, change, dir)?;
-    let packed = format!("docker.io/bellows/{name}:1");
-    let pinned = format!("docker.io/bellows/{AGENT}@{digest}");
-    world.cluster.load_as(&archive, &packed, &pinned)?;
-    Ok(digest)
-}
-
 impl World {
-    async fn release_agent(&self, version: &str, digest: &str) -> Result<()> {
-        self.publisher.release_agent(version, digest).await?;
-        self.publisher.promote(version, CHANNEL, false).await
-    }
-
     fn agents(&self) -> Result<Vec<Value>> {
         let label = format!("name={AGENT}");
         let pods = self.get(&["pods", "-n", SYSTEM, "-l", &label])?;
@@ -98,10 +77,7 @@ impl World {
         let ended = self.until(&what, ROLLOUT, || {
             let ready = self.agents()?.iter().filter(|pod| is_ready(pod)).count();
             were_both_away.fetch_or(ready == 0, Ordering::Relaxed);
-            let all = self.get(&["fleetdeployments", "-n", SYSTEM])?;
-            let mut all = all["items"].as_array().into_iter().flatten();
-            let found = all.find(|one| of(one) && one["status"]["state"] == state);
-            Ok(found.cloned())
+            self.ended_as(SYSTEM, &of, state)
         });
         let ended = ended.await?;
         let both = were_both_away.load(Ordering::Relaxed);
@@ -121,34 +97,15 @@ impl World {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agents_of_two_nodes_are_replaced_and_taken_back() -> Result<()> {
     let test = "agents_of_two_nodes_are_replaced_and_taken_back";
-    if !guest_or_skip(test) {
-        return Ok(());
-    }
-    let Some((programs, kit)) = nodes_or_skip(test) else {
+    let Some(world) = World::of_test(test).await? else {
         return Ok(());
     };
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let world = World::start(programs, &kit).await?;
     let replaced = replace(&world).await;
     replaced.with_context(|| world.explain_agents())
 }
 
 async fn replace(world: &World) -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let mark = dir.path().join("mark");
-    std::fs::write(&mark, "another image")?;
-    let marked = |packed: &mut Value| {
-        let file = json!({"file": {"from": mark, "at": "/etc/mark", "mode": 0o644}});
-        let layers = packed["layers"].as_array_mut();
-        layers
-            .into_iter()
-            .for_each(|layers| layers.push(json!([file])));
-    };
-    let good = image(world, "agent-good", marked, dir.path())?;
-    let ends = |packed: &mut Value| {
-        packed["entrypoint"] = json!(["/usr/bin/autoscaler-agent", "--version"]);
-    };
-    let bad = image(world, "agent-bad", ends, dir.path())?;
+    let images = Images::load(world, AGENT)?;
     let folder = bellows_tests::checkout().join("deploy/agent-by-fleet");
     world.kubectl(&["apply", "-k", &folder.display().to_string()])?;
     let label = format!("name={AGENT}");
@@ -162,24 +119,12 @@ async fn replace(world: &World) -> Result<()> {
         "--timeout=120s",
     ])?;
     world.publisher.init(CHANNEL).await?;
-    world.release_agent(GOOD, &good).await?;
-    let releases = world.publisher.releases();
-    let server = Server::start(world.cluster.listen(PORT)?, releases)?;
-    world.deploy_fleet(&server.authority).await?;
-    let root = std::fs::read_to_string(world.publisher.root())?;
-    world.apply(&in_system(channel(&server, &root)))?;
-    world.apply(&environment())?;
-    let revision = format!("{AGENTS}-r1");
-    let is_made = || {
-        Ok(world
-            .get(&["controllerrevision", &revision, "-n", SYSTEM])
-            .ok())
-    };
-    world.until("the first revision", PATIENCE, is_made).await?;
+    world.release_image(GOOD, "agent", &images.good).await?;
+    let (_server, revision) = world.follow(&environment()).await?;
     let all_run = || Ok(world.agents_run(None)?.then_some(()));
     world.until("both agents", PATIENCE, all_run).await?;
-    good_image_reaches_both_nodes(world, &revision, &good).await?;
-    bad_image_is_taken_back(world, &bad, &good).await
+    good_image_reaches_both_nodes(world, &revision, &images.good).await?;
+    bad_image_is_taken_back(world, &images.bad, &images.good).await
 }
 
 async fn good_image_reaches_both_nodes(world: &World, revision: &str, good: &str) -> Result<()> {
@@ -191,7 +136,7 @@ async fn good_image_reaches_both_nodes(world: &World, revision: &str, good: &str
     let owner = &map["metadata"]["ownerReferences"][0];
     ensure!(owner["kind"] == "Node" && owner["name"] == HELD, "{map}");
     world.say(&AgentSchedule::of(Some("a test holds it")))?;
-    let mut order = in_system(deployment("to-good", revision));
+    let mut order = in_namespace(deployment("to-good", revision), SYSTEM);
     order["spec"]["environment"] = json!(AGENTS);
     world.apply(&order)?;
     let held = || {
@@ -213,7 +158,7 @@ async fn good_image_reaches_both_nodes(world: &World, revision: &str, good: &str
 }
 
 async fn bad_image_is_taken_back(world: &World, bad: &str, good: &str) -> Result<()> {
-    world.release_agent(BAD, bad).await?;
+    world.release_image(BAD, "agent", bad).await?;
     let of_kind = |kind: &'static str| move |one: &Value| one["spec"]["kind"] == kind;
     let is_bad = |one: &Value| {
         let is_second = one["spec"]["revision"] == format!("{AGENTS}-r2");

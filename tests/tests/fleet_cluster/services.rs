@@ -1,16 +1,14 @@
 //! The fleet moves the controller's Deployment to another image. The webhook answers all the time.
 //! An image that never becomes ready is put back, and the image of another writer is left alone.
 
-use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::{Context as _, Result, ensure};
-use bellows_tests::cluster::{is_ready, nodes_or_skip, pack_controller};
-use bellows_tests::guest_or_skip;
+use bellows_tests::cluster::is_ready;
 use serde_json::{Value, json};
 
-use super::server::Server;
-use super::{CHANNEL, PATIENCE, PORT, PROGRAM, ROLLOUT, World, channel, deployment, vm};
+use super::images::Images;
+use super::{CHANNEL, PATIENCE, PROGRAM, ROLLOUT, World, deployment, in_namespace, vm};
 
 const CONTROLLER: &str = "neonvm-controller";
 const NAMESPACE: &str = "neonvm-system";
@@ -41,11 +39,6 @@ fn environment() -> Value {
     })
 }
 
-fn in_namespace(mut object: Value) -> Value {
-    object["metadata"]["namespace"] = json!(NAMESPACE);
-    object
-}
-
 /// What was seen of the controller during a rollout.
 #[derive(Debug, Default)]
 struct Samples {
@@ -56,21 +49,7 @@ struct Samples {
     refusals: Vec<String>,
 }
 
-fn image(world: &World, name: &str, change: impl FnOnce(&mut Value), dir: &Path) -> Result<String> {
-    let (archive, digest) = pack_controller(name, change, dir)?;
-    let packed = format!("docker.io/bellows/{name}:1");
-    let pinned = format!("docker.io/bellows/{CONTROLLER}@{digest}");
-    world.cluster.load_as(&archive, &packed, &pinned)?;
-    Ok(digest)
-}
-
 impl World {
-    async fn release_controller(&self, version: &str, digest: &str) -> Result<()> {
-        let part = "controller";
-        self.publisher.release_image(version, part, digest).await?;
-        self.publisher.promote(version, CHANNEL, false).await
-    }
-
     /// Pods of the controller that are not to end.
     fn controllers(&self) -> Result<Vec<Value>> {
         let label = format!("name={CONTROLLER}");
@@ -127,10 +106,7 @@ impl World {
         let what = format!("a deployment of controllers that is {state}");
         let ended = self.until(&what, ROLLOUT, || {
             self.sample(&samples)?;
-            let all = self.get(&["fleetdeployments", "-n", NAMESPACE])?;
-            let mut all = all["items"].as_array().into_iter().flatten();
-            let found = all.find(|one| of(one) && one["status"]["state"] == state);
-            Ok(found.cloned())
+            self.ended_as(NAMESPACE, &of, state)
         });
         let ended = ended.await?;
         let samples = samples.into_inner().unwrap_or_default();
@@ -170,34 +146,15 @@ impl World {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn controller_is_moved_under_its_webhook_and_a_bad_image_is_put_back() -> Result<()> {
     let test = "controller_is_moved_under_its_webhook_and_a_bad_image_is_put_back";
-    if !guest_or_skip(test) {
-        return Ok(());
-    }
-    let Some((programs, kit)) = nodes_or_skip(test) else {
+    let Some(world) = World::of_test(test).await? else {
         return Ok(());
     };
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let world = World::start(programs, &kit).await?;
     let moved = move_controllers(&world).await;
     moved.with_context(|| world.explain_controllers())
 }
 
 async fn move_controllers(world: &World) -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let mark = dir.path().join("mark");
-    std::fs::write(&mark, "another image")?;
-    let marked = |packed: &mut Value| {
-        let file = json!({"file": {"from": mark, "at": "/etc/mark", "mode": 0o644}});
-        let layers = packed["layers"].as_array_mut();
-        layers
-            .into_iter()
-            .for_each(|layers| layers.push(json!([file])));
-    };
-    let good = image(world, "controller-good", marked, dir.path())?;
-    let ends = |packed: &mut Value| {
-        packed["entrypoint"] = json!(["/usr/bin/neonvm-controller", "--version"]);
-    };
-    let bad = image(world, "controller-bad", ends, dir.path())?;
+    let images = Images::load(world, CONTROLLER)?;
     let replicas = format!("--replicas={REPLICAS}");
     world.kubectl(&[
         "scale",
@@ -208,35 +165,25 @@ async fn move_controllers(world: &World) -> Result<()> {
         &replicas,
     ])?;
     world.publisher.init(CHANNEL).await?;
-    world.release_controller(GOOD, &good).await?;
-    let releases = world.publisher.releases();
-    let server = Server::start(world.cluster.listen(PORT)?, releases)?;
-    world.deploy_fleet(&server.authority).await?;
-    let root = std::fs::read_to_string(world.publisher.root())?;
-    world.apply(&in_namespace(channel(&server, &root)))?;
-    world.apply(&environment())?;
-    let revision = format!("{ENVIRONMENT}-r1");
-    let is_made = || {
-        Ok(world
-            .get(&["controllerrevision", &revision, "-n", NAMESPACE])
-            .ok())
-    };
-    world.until("the first revision", PATIENCE, is_made).await?;
+    world
+        .release_image(GOOD, "controller", &images.good)
+        .await?;
+    let (_server, _) = world.follow(&environment()).await?;
     let all_run =
         || Ok((world.controllers_run(None)? && world.endpoints()? == REPLICAS).then_some(()));
     world.until("all controllers", PATIENCE, all_run).await?;
-    good_image_reaches_all_pods(world, &good).await?;
+    good_image_reaches_all_pods(world, &images.good).await?;
     for (version, code) in [("0.1.0", 0), ("9.9.9", 69)] {
         let output = preflight(world, version)?;
         ensure!(output.status.code() == Some(code), "{version}: {output:?}");
     }
-    bad_image_is_put_back(world, &bad, &good).await?;
-    other_writer_is_left_alone(world, &good).await
+    bad_image_is_put_back(world, &images.bad, &images.good).await?;
+    other_writer_is_left_alone(world, &images.good).await
 }
 
 fn order(name: &str, number: u32) -> Value {
     let revision = format!("{ENVIRONMENT}-r{number}");
-    let mut order = in_namespace(deployment(name, &revision));
+    let mut order = in_namespace(deployment(name, &revision), NAMESPACE);
     order["spec"]["environment"] = json!(ENVIRONMENT);
     order
 }
@@ -282,7 +229,7 @@ fn preflight(world: &World, version: &str) -> Result<std::process::Output> {
 
 /// The channel names it, and the fleet itself makes the deployment.
 async fn bad_image_is_put_back(world: &World, bad: &str, good: &str) -> Result<()> {
-    world.release_controller(BAD, bad).await?;
+    world.release_image(BAD, "controller", bad).await?;
     let is_bad = |one: &Value| {
         let is_second = one["spec"]["revision"] == format!("{ENVIRONMENT}-r2");
         is_second && one["spec"]["kind"] == "User"
