@@ -1,12 +1,14 @@
 //! Input and output of the updater.
 //!
-//! Only [`apt`] changes packages, and only [`upgrade`] uses it.
+//! Only [`packages`] changes packages, by [`apt`] or [`dnf`], and only [`upgrade`] uses it.
 
-mod apt;
+pub mod apt;
 pub mod channel;
 pub mod check;
+pub mod dnf;
 pub mod files;
 pub mod monitor;
+pub mod packages;
 pub mod settings;
 pub mod state;
 pub mod status;

@@ -28,12 +28,19 @@ fn names_with(texts: &[(String, String)], word: &str) -> Vec<String> {
 #[test]
 fn only_upgrade_changes_packages() {
     let shell = texts("src/shell");
-    for program in ["\"apt-get\"", "\"dpkg\""] {
-        assert_eq!(names_with(&shell, program), ["apt.rs"], "{program}");
+    for (program, file) in [
+        ("\"apt-get\"", "apt.rs"),
+        ("\"dpkg\"", "apt.rs"),
+        ("\"dnf\"", "dnf.rs"),
+        ("\"rpm\"", "dnf.rs"),
+    ] {
+        assert_eq!(names_with(&shell, program), [file], "{program}");
     }
-    assert_eq!(names_with(&shell, "apt::"), ["upgrade.rs"]);
-    let main = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/main.rs"));
-    assert_eq!(main.expect("text").matches("upgrade::run").count(), 1);
+    // `check` and `status` know what is installed, and no more.
+    let users = names_with(&shell, "Manager");
+    assert_eq!(users, ["apt.rs", "dnf.rs", "packages.rs", "upgrade.rs"]);
+    let command = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/command.rs"));
+    assert_eq!(command.expect("text").matches("upgrade::run").count(), 1);
 }
 
 /// Requirement: R41
@@ -53,12 +60,33 @@ fn other_programs_that_are_run_are_these() {
         programs,
         [
             "apt-get",
+            "dnf",
             "dpkg",
             "dpkg-query",
+            "rpm",
             "systemctl",
             "systemd-analyze"
         ]
     );
+}
+
+/// Each program runs its own package manager, and has nothing of the other one.
+///
+/// Requirement: R41
+#[test]
+fn program_is_built_for_one_package_manager() {
+    let (of_apt, of_dnf) = ("/etc/apt/", "/etc/yum.repos.d/");
+    for (program, own, other) in [
+        (env!("CARGO_BIN_EXE_bellows-updater"), of_apt, of_dnf),
+        (env!("CARGO_BIN_EXE_bellows-updater-dnf"), of_dnf, of_apt),
+    ] {
+        let program = fs::read(program).expect("a program");
+        let has = |text: &str| {
+            let mut windows = program.windows(text.len());
+            windows.any(|window| window == text.as_bytes())
+        };
+        assert!(has(own) && !has(other), "{own}");
+    }
 }
 
 /// Requirements: R29, R32

@@ -1,48 +1,19 @@
-//! The monitor of this machine: version of its package, state of its unit, its page.
+//! The monitor of this machine: state of its unit, its page.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
-use semver::Version;
-
-use super::{Error, output};
+use super::output;
 use crate::core::upgrade::{Health, UnitState};
 
-/// Name of the package.
-pub const PACKAGE: &str = "vm-monitor";
 /// Name of the unit.
 pub const UNIT: &str = "vm-monitor.service";
 /// Longest wait for each step of reading the page.
 const PAGE_WITHIN: Duration = Duration::from_secs(5);
 /// Most bytes of the page that are read.
 const PAGE_BYTES: u64 = 1 << 20;
-
-/// Version of the installed package. `None` if it is not installed, or its version is no semantic
-/// one.
-///
-/// # Errors
-/// The database of packages cannot be read.
-pub fn installed() -> Result<Option<Version>, Error> {
-    let mut query = Command::new("dpkg-query");
-    query.args([
-        "--show",
-        "--showformat=${db:Status-Abbrev}${Package} ${Version}\n",
-    ]);
-    // Without a name it lists all packages, and does not fail if ours is absent.
-    Ok(installed_of(&output(&mut query)?))
-}
-
-/// Finds our package in lines of three letters of state, name and version.
-fn installed_of(listing: &str) -> Option<Version> {
-    listing.lines().find_map(|line| {
-        let (state, rest) = line.split_at_checked(3)?;
-        let (name, version) = rest.trim_start().split_once(' ')?;
-        let is_ours = state.as_bytes()[1] == b'i' && name == PACKAGE;
-        is_ours.then(|| Version::parse(version).ok()).flatten()
-    })
-}
 
 /// Health of the monitor. What cannot be read counts as unhealthy.
 #[must_use]
@@ -98,22 +69,6 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-
-    #[test]
-    fn installed_version_is_the_one_of_our_package() {
-        let other = "ii bash 5.2\nii vm-monitor-x 3.0.0\n";
-        let rows = [
-            ("ii vm-monitor 1.2.3\n", Some(Version::new(1, 2, 3))),
-            ("hi vm-monitor 1.2.3\n", Some(Version::new(1, 2, 3))),
-            ("rc vm-monitor 1.2.3\n", None),
-            ("iU vm-monitor 1.2.3\n", None),
-            ("ii vm-monitor 1:2-3\n", None),
-            ("\n", None),
-        ];
-        for (line, expected) in rows {
-            assert_eq!(installed_of(&format!("{other}{line}")), expected, "{line}");
-        }
-    }
 
     #[test]
     fn unit_is_enabled_disabled_masked_or_absent() {

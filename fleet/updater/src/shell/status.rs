@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::files::Files;
+use super::packages::Database;
 use super::settings::Settings;
 use super::state::State;
 use super::{Error, channel, monitor, timer};
@@ -39,7 +40,7 @@ pub struct Status {
 ///
 /// # Errors
 /// Settings are wrong, or the machine cannot be asked.
-pub fn read(files: &Files) -> Result<Status, Error> {
+pub fn read<D: Database>(files: &Files) -> Result<Status, Error> {
     let settings = Settings::enabled(&files.settings)?;
     let channel = settings.as_ref().map(channel::read);
     let version = channel.as_ref().map(|channel| channel.version.clone());
@@ -54,7 +55,7 @@ pub fn read(files: &Files) -> Result<Status, Error> {
             .map(|version| version.to_string()),
         channel_error: version.and_then(Result::err),
         critical: channel.is_some_and(|channel| channel.is_critical),
-        installed: monitor::installed()?.map(|version| version.to_string()),
+        installed: D::installed()?.map(|version| version.to_string()),
         health,
         healthy: health.is_healthy(),
         scheduled: timer::is_scheduled(files),

@@ -3,18 +3,18 @@
 use protocol::core::Core as _;
 use semver::Version;
 
-use super::apt::Apt;
 use super::files::Files;
+use super::packages::{Manager, Packages};
 use super::settings::Settings;
 use super::state::{self, State};
 use super::{Error, channel, monitor, output, timer};
 use crate::core::upgrade::{Action, Event, Facts, Outcome, Upgrade};
 
 /// One run: its settings, and what it remembers.
-struct Run<'a> {
+struct Run<'a, M> {
     files: &'a Files,
     settings: Settings,
-    apt: Apt,
+    packages: Packages<M>,
     boot: String,
     state: State,
     wanted: Option<Version>,
@@ -29,14 +29,14 @@ struct Run<'a> {
     clippy::disallowed_methods,
     reason = "the core names the deadline, and no event comes before it"
 )]
-pub fn run(files: &Files) -> Result<Option<Outcome>, Error> {
+pub fn run<M: Manager>(files: &Files) -> Result<Option<Outcome>, Error> {
     let Some(settings) = Settings::enabled(&files.settings)? else {
         return Ok(None);
     };
-    let mut run = Run {
+    let mut run = Run::<M> {
         files,
         settings,
-        apt: Apt::new(&files.state),
+        packages: Packages::new(&files.state),
         boot: state::boot()?,
         state: State::read(files)?,
         wanted: None,
@@ -64,7 +64,7 @@ pub fn run(files: &Files) -> Result<Option<Outcome>, Error> {
     }
 }
 
-impl Run<'_> {
+impl<M: Manager> Run<'_, M> {
     fn act(&mut self, action: Action) -> Result<Event, Error> {
         match action {
             Action::Look => return self.look(),
@@ -73,14 +73,14 @@ impl Run<'_> {
                 self.state.begin(&self.boot, state::uptime()?);
                 self.state.write(self.files)?;
             }
-            Action::Refresh => self.apt.refresh()?,
-            Action::Fetch(version) => self.apt.fetch(&version)?,
-            Action::Keep(version) => self.apt.keep(&version)?,
+            Action::Refresh => self.packages.refresh()?,
+            Action::Fetch(version) => self.packages.fetch(&version)?,
+            Action::Keep(version) => self.packages.keep(&version)?,
             Action::Unmask => systemctl(&["unmask"])?,
-            Action::Install(version) => self.apt.install(&version)?,
+            Action::Install(version) => self.packages.install(&version)?,
             Action::Start => start(self.settings.page)?,
             Action::PutBack(version) => {
-                self.apt.put_back(&version)?;
+                self.packages.put_back(&version)?;
                 start(self.settings.page)?;
             }
             Action::End(_) => {}
@@ -91,7 +91,7 @@ impl Run<'_> {
     fn look(&mut self) -> Result<Event, Error> {
         let channel = channel::read(&self.settings);
         self.wanted = channel.version.clone().ok();
-        self.installed = monitor::installed()?;
+        self.installed = M::installed()?;
         Ok(Event::Looked(Box::new(Facts {
             wanted: channel.version,
             is_critical: channel.is_critical,
@@ -106,9 +106,9 @@ impl Run<'_> {
 
     fn end(&mut self, outcome: &Outcome) -> Result<(), Error> {
         if outcome.is_failure() || matches!(outcome, Outcome::Upgraded { .. }) {
-            let now = monitor::installed()?;
+            let now = M::installed()?;
             let versions: Vec<&Version> = [&self.installed, &now].into_iter().flatten().collect();
-            self.apt.forget_all_but(&versions);
+            self.packages.forget_all_but(&versions);
             self.state.end(self.wanted.as_ref(), outcome);
             self.state.write(self.files)?;
         }
