@@ -13,6 +13,8 @@ mod deb;
 #[cfg(test)]
 mod joined;
 mod monitor;
+mod recipe;
+mod rpm;
 mod sbom;
 #[cfg(test)]
 mod suite;
@@ -20,12 +22,14 @@ mod suite;
 mod under_systemd;
 mod updater;
 #[cfg(test)]
+mod upgraded_by_dnf;
+#[cfg(test)]
 mod upgraded_under_systemd;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::{build, shell};
@@ -36,9 +40,21 @@ pub(crate) struct Options {
     /// Make only this package; all of them if not given
     #[arg(value_enum, value_name = "PACKAGE")]
     only: Option<Package>,
+    /// Format of the packages
+    #[arg(long, value_enum, default_value_t = Format::Deb)]
+    format: Format,
     /// Where the packages go; `dist` in the target directory if not given
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+}
+
+/// Format of the packages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For Debian and its relatives
+    Deb,
+    /// For Fedora and its relatives: vm-monitor and bellows-updater
+    Rpm,
 }
 
 /// What is packaged.
@@ -50,6 +66,12 @@ enum Package {
     BellowsUpdater,
     /// The command for people, as plugin of kubectl too
     Bellows,
+}
+
+impl Package {
+    fn has(self, format: Format) -> bool {
+        format == Format::Deb || self != Self::Bellows
+    }
 }
 
 /// Builds packages; prints where they are.
@@ -64,20 +86,25 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Package::BellowsUpdater,
         Package::Bellows,
     ] {
-        if options.only.is_some_and(|only| only != package) {
+        let is_left_out = options.only.is_none() && !package.has(options.format);
+        if is_left_out || options.only.is_some_and(|only| only != package) {
             continue;
         }
+        ensure!(
+            package.has(options.format),
+            "bellows has no RPM package: its program needs Debian's libraries"
+        );
         let folder = tempfile::tempdir()?;
         let program = match package {
             Package::VmMonitor => build::whole_monitor()?,
-            Package::BellowsUpdater => build::updater()?,
+            Package::BellowsUpdater => updater::program(&build::updater()?, options.format),
             Package::Bellows => {
                 let bellows = build::host_bins(build::Scope::Release)?;
                 stripped(&bellows.with_file_name(command::POLICY), folder.path())?;
                 stripped(&bellows, folder.path())?
             }
         };
-        for made in made(package, &program, &root, &out)? {
+        for made in made(package, options.format, &program, &root, &out)? {
             shell::say(&made.display().to_string());
         }
     }
@@ -85,17 +112,31 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// Makes the package of a program, and the lists of what its programs are made of.
-fn made(package: Package, program: &Path, checkout: &Path, out: &Path) -> Result<Vec<PathBuf>> {
-    let (crates, package): (&[&str], _) = match package {
-        Package::VmMonitor => (&["vm-monitor"], monitor::package(program, checkout, out)?),
+fn made(
+    package: Package,
+    format: Format,
+    program: &Path,
+    checkout: &Path,
+    out: &Path,
+) -> Result<Vec<PathBuf>> {
+    let version = env!("CARGO_PKG_VERSION");
+    let (crates, recipe): (&[&str], _) = match package {
+        Package::VmMonitor => (
+            &["vm-monitor"],
+            monitor::recipe(version, program, checkout)?,
+        ),
         Package::BellowsUpdater => (
             &["bellows-updater"],
-            updater::package(program, checkout, out)?,
+            updater::recipe(version, program, checkout)?,
         ),
         Package::Bellows => (
             &["bellows", "policy-cli"],
-            command::package(program, checkout, out)?,
+            command::recipe(program, checkout)?,
         ),
+    };
+    let package = match format {
+        Format::Deb => recipe.deb(out)?,
+        Format::Rpm => recipe.rpm(out)?,
     };
     let lists = crates.iter().map(|name| sbom::write(name, out));
     std::iter::once(Ok(package)).chain(lists).collect()
@@ -136,7 +177,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let program = folder.path().join("program");
         fs::write(&program, vec![7; 5000]).expect("written");
-        let made = made(Package::VmMonitor, &program, &shell::root(), folder.path());
+        let made = made(
+            Package::VmMonitor,
+            Format::Deb,
+            &program,
+            &shell::root(),
+            folder.path(),
+        );
         let made: [PathBuf; 2] = made.expect("made").try_into().expect("two files");
         let [package, list] = made;
         assert!(package.is_file());

@@ -22,7 +22,7 @@ struct Tool {
     build: bool,
 }
 
-const TOOLS: [Tool; 25] = [
+const TOOLS: [Tool; 26] = [
     Tool {
         program: "cc",
         package: "gcc",
@@ -54,6 +54,11 @@ const TOOLS: [Tool; 25] = [
     Tool {
         program: "systemd-analyze",
         package: "systemd",
+        build: false,
+    },
+    Tool {
+        program: "rpmbuild",
+        package: "rpm",
         build: false,
     },
     Tool {

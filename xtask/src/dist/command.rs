@@ -1,12 +1,12 @@
 //! The Debian package of `bellows`, the command for people.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use super::deb::Deb;
+use super::recipe::Recipe;
 use crate::shell;
 
 /// What it is, for people who look for packages.
@@ -36,8 +36,8 @@ pub(super) const POLICY: &str = "bellows-policy";
 const LIBRARY: &str = "usr/share/bellows/policies";
 
 /// The package of a `bellows`, which is asked for its completions, and of the program for policies
-/// beside it; returns its path.
-pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<PathBuf> {
+/// beside it.
+pub(super) fn recipe(program: &Path, checkout: &Path) -> Result<Recipe<'static>> {
     let read =
         |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let mut files = vec![
@@ -62,10 +62,11 @@ pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<Pat
         let script = shell::output(Command::new(program).args(["completion", shell]))?;
         files.push((path, script.into_bytes(), 0o644));
     }
-    Deb {
+    Ok(Recipe {
         name: "bellows",
         version: env!("CARGO_PKG_VERSION"),
-        relations: RELATIONS,
+        debian: RELATIONS,
+        rpm: "",
         description: DESCRIPTION,
         files: files
             .into_iter()
@@ -74,8 +75,7 @@ pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<Pat
         folders: vec![(LIBRARY, checkout.join("policy/library"))],
         // kubectl finds its plugins by their names.
         links: vec![("usr/bin/kubectl-bellows", "bellows")],
-    }
-    .write(out)
+    })
 }
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ mod tests {
     use test_records::{Missing, skip};
 
     use super::*;
-    use crate::dist::deb::put;
+    use crate::dist::recipe::put;
     use crate::dist::unpack;
 
     /// The oldest C library its package asks for.
@@ -100,8 +100,11 @@ mod tests {
         put(folder.path(), "program", script, 0o755).expect("written");
         put(folder.path(), POLICY, b"#!/bin/sh\necho policies\n", 0o755).expect("written");
         let program = folder.path().join("program");
-        let made = package(&program, &shell::root(), &folder.path().join("out")).expect("built");
-        let again = package(&program, &shell::root(), &folder.path().join("again")).expect("built");
+        let build = |name: &str| {
+            let recipe = recipe(&program, &shell::root()).expect("a recipe");
+            recipe.deb(&folder.path().join(name)).expect("built")
+        };
+        let (made, again) = (build("out"), build("again"));
         assert_eq!(fs::read(&made).ok(), fs::read(&again).ok());
         let unpacked = unpack(&made, folder.path());
         for (shell, path) in COMPLETIONS {

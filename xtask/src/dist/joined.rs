@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use test_records::{Missing, skip};
 
-use super::deb::put;
+use super::recipe::put;
 use super::{monitor, suite, updater};
 use crate::cluster::rootfs::SYSTEMD;
 use crate::cluster::store;
@@ -35,12 +35,11 @@ fn furnish(root: &Path, folder: &Path) {
     let program = folder.join("program");
     fs::write(&program, "#!/bin/sh\n").expect("written");
     let checkout = shell::root();
-    let of = |version| monitor::versioned(version, &program, &checkout, &packages);
-    let mut made: Vec<_> = ["0.1.0", "0.1.1"].map(of).into_iter().collect();
-    made.push(updater::package(&program, &checkout, &packages));
-    let made: Vec<_> = made
-        .into_iter()
-        .map(|one| one.expect("a package"))
+    let monitors = ["0.1.0", "0.1.1"].map(|version| monitor::recipe(version, &program, &checkout));
+    let updater = updater::recipe(env!("CARGO_PKG_VERSION"), &program, &checkout);
+    let recipes = monitors.into_iter().chain([updater]);
+    let made: Vec<_> = recipes
+        .map(|recipe| recipe.expect("a recipe").deb(&packages).expect("a package"))
         .collect();
     suite::sign(&packages, &made);
     put(root, "srv/releases/v1/stable/version", b"0.1.0\n", 0o644).expect("written");

@@ -1,11 +1,11 @@
-//! The Debian package of `vm-monitor`.
+//! The package of `vm-monitor`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::deb::Deb;
+use super::recipe::Recipe;
 
 /// Where the unit expects the program, and where a package has to put it.
 const BY_HAND: &str = "/usr/local/bin/vm-monitor";
@@ -16,18 +16,8 @@ const DESCRIPTION: &str = "in-VM monitor of Bellows, the live vertical autoscale
  Watches the memory of a cgroup, agrees to shrinks of its VM or refuses them,
  and asks for growth before memory runs out.";
 
-/// The package of a static `vm-monitor`; returns its path.
-pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<PathBuf> {
-    versioned(env!("CARGO_PKG_VERSION"), program, checkout, out)
-}
-
-/// The package under another version than the workspace's.
-pub(super) fn versioned(
-    version: &str,
-    program: &Path,
-    checkout: &Path,
-    out: &Path,
-) -> Result<PathBuf> {
+/// What the package of a version has.
+pub(super) fn recipe<'a>(version: &'a str, program: &Path, checkout: &Path) -> Result<Recipe<'a>> {
     let dist = checkout.join("vm-monitor/dist");
     let read = |name: &str| {
         let path = dist.join(name);
@@ -43,10 +33,11 @@ pub(super) fn versioned(
     let license = fs::read(checkout.join("LICENSE")).context("cannot read LICENSE")?;
     let moved = |text: &str| text.replace(BY_HAND, &format!("/{PACKAGED}")).into_bytes();
     let script = |name: &str| read(name).map(String::into_bytes);
-    Deb {
+    Ok(Recipe {
         name: "vm-monitor",
         version,
-        relations: "Recommends: systemd",
+        debian: "Recommends: systemd",
+        rpm: "Recommends: systemd",
         description: DESCRIPTION,
         files: vec![
             ("DEBIAN/postinst", script("debian/postinst")?, 0o755),
@@ -75,8 +66,7 @@ pub(super) fn versioned(
         .collect(),
         folders: Vec::new(),
         links: Vec::new(),
-    }
-    .write(out)
+    })
 }
 
 #[cfg(test)]
@@ -86,7 +76,7 @@ mod tests {
     use test_records::{Missing, skip};
 
     use super::*;
-    use crate::dist::deb::put;
+    use crate::dist::recipe::put;
     use crate::dist::unpack;
     use crate::shell;
 
@@ -106,7 +96,8 @@ mod tests {
         fs::write(&program, vec![7; 5000]).expect("written");
         let build = |name: &str| {
             let out = folder.path().join(name);
-            package(&program, &shell::root(), &out).expect("built")
+            let recipe = recipe("0.1.0", &program, &shell::root()).expect("a recipe");
+            recipe.deb(&out).expect("built")
         };
         let (first, second) = (build("1"), build("2"));
         assert_eq!(

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use test_records::{Missing, skip};
 
-use super::deb::put;
 use super::monitor;
+use super::recipe::put;
 use crate::cluster::rootfs::SYSTEMD;
 use crate::cluster::store;
 use crate::shell;
@@ -29,7 +29,7 @@ const LOOK_UNIT: &str = "[Unit]\nAfter=vm-monitor.service\n[Service]\nExecStart=
 /// `cargo xtask test`.
 pub(super) struct Parts {
     guest: PathBuf,
-    debian: PathBuf,
+    pub(super) debian: PathBuf,
     qemu: PathBuf,
     pub(super) monitor: PathBuf,
 }
@@ -67,27 +67,28 @@ pub(super) fn root(parts: &Parts, package: &Path, look: &str, folder: &Path) -> 
     run(Command::new("cp")
         .arg(package)
         .arg(root.join("package.deb")));
-    put(&root, "etc/default/vm-monitor", SETTINGS.as_bytes(), 0o600).expect("written");
-    put(&root, "usr/local/bin/look", look.as_bytes(), 0o755).expect("written");
-    put(
-        &root,
-        "etc/systemd/system/look.service",
-        LOOK_UNIT.as_bytes(),
-        0o644,
-    )
-    .expect("written");
-    // Without one systemd asks whoever sits at the console who they are.
-    put(
-        &root,
-        "etc/machine-id",
-        b"0123456789abcdef0123456789abcdef\n",
-        0o444,
-    )
-    .expect("written");
+    furnish(&root, look);
     let inside = |words: &[&str]| run(Command::new("chroot").arg(&root).args(words));
     inside(&["dpkg", "--install", "/package.deb"]);
     inside(&["systemctl", "enable", "vm-monitor.service", "look.service"]);
     root
+}
+
+/// Writes the monitor's settings and what looks at it into a root.
+pub(super) fn furnish(root: &Path, look: &str) {
+    for (name, content, mode) in [
+        ("etc/default/vm-monitor", SETTINGS, 0o600),
+        ("usr/local/bin/look", look, 0o755),
+        ("etc/systemd/system/look.service", LOOK_UNIT, 0o644),
+        // Without one systemd asks whoever sits at the console who they are.
+        (
+            "etc/machine-id",
+            "0123456789abcdef0123456789abcdef\n",
+            0o444,
+        ),
+    ] {
+        put(root, name, content.as_bytes(), mode).expect("written");
+    }
 }
 
 /// Writes a disk of a root.
@@ -161,8 +162,9 @@ fn the_package_runs_under_systemd() {
         Err(what) => return skip(TEST, Missing::Guest, &what),
     };
     let folder = tempfile::tempdir().expect("a folder");
-    let package = monitor::package(&parts.monitor, &shell::root(), folder.path());
-    let root = root(&parts, &package.expect("a package"), LOOK, folder.path());
+    let recipe = monitor::recipe("0.1.0", &parts.monitor, &shell::root()).expect("a recipe");
+    let package = recipe.deb(folder.path()).expect("a package");
+    let root = root(&parts, &package, LOOK, folder.path());
     let disk = disk(&root, folder.path());
     let said = boot(&parts, &disk, folder.path(), PATIENCE_S);
     let looks: Vec<&str> = said

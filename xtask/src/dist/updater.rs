@@ -1,11 +1,12 @@
-//! The Debian package of `bellows-updater`.
+//! The package of `bellows-updater`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use super::deb::Deb;
+use super::Format;
+use super::recipe::Recipe;
 
 const DESCRIPTION: &str = "updater of the in-VM monitor of Bellows
  Brings the package vm-monitor to the version that a channel names, when a
@@ -24,18 +25,16 @@ const UNITS: [&str; 6] = [
 const SYSTEM: &str = "usr/lib/systemd/system";
 const CONFFILES: &str = "/etc/bellows/updater.toml\n";
 
-/// The package of a static `bellows-updater`; returns its path.
-pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<PathBuf> {
-    versioned(env!("CARGO_PKG_VERSION"), program, checkout, out)
+/// The program for a format, of those that are built beside each other.
+pub(super) fn program(of_apt: &Path, format: Format) -> PathBuf {
+    match format {
+        Format::Deb => of_apt.to_owned(),
+        Format::Rpm => of_apt.with_file_name("bellows-updater-dnf"),
+    }
 }
 
-/// The package under another version than the workspace's.
-pub(super) fn versioned(
-    version: &str,
-    program: &Path,
-    checkout: &Path,
-    out: &Path,
-) -> Result<PathBuf> {
+/// What the package of a version has. The program is the one for the format of the package.
+pub(super) fn recipe<'a>(version: &'a str, program: &Path, checkout: &Path) -> Result<Recipe<'a>> {
     let read =
         |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let dist = |name: &str| read(&checkout.join("fleet/updater/dist").join(name));
@@ -71,16 +70,17 @@ pub(super) fn versioned(
         let to = format!("usr/share/doc/bellows-updater/{name}");
         files.push((to, read(&checkout.join(from))?, 0o644));
     }
-    Deb {
+    Ok(Recipe {
         name: "bellows-updater",
         version,
-        relations: "Depends: vm-monitor, systemd, apt\nRecommends: ca-certificates, tzdata",
+        debian: "Depends: vm-monitor, systemd, apt\nRecommends: ca-certificates, tzdata",
+        rpm: "Requires: vm-monitor, systemd, dnf, (dnf-command(download) or dnf5-command(download))\n\
+              Recommends: ca-certificates, tzdata",
         description: DESCRIPTION,
         files,
         folders: Vec::new(),
         links: Vec::new(),
-    }
-    .write(out)
+    })
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
     use test_records::{Missing, skip};
 
     use super::*;
-    use crate::dist::deb::put;
+    use crate::dist::recipe::put;
     use crate::shell;
 
     /// What `dpkg-deb --contents` lists: mode, owner and name of each file and folder.
@@ -132,7 +132,8 @@ drwxr-xr-x root/root ./usr/share/doc/bellows-updater/
         let program = folder.path().join("program");
         fs::write(&program, vec![7; 5000]).expect("written");
         let build = |name: &str| {
-            package(&program, &shell::root(), &folder.path().join(name)).expect("built")
+            let recipe = recipe("0.1.0", &program, &shell::root()).expect("a recipe");
+            recipe.deb(&folder.path().join(name)).expect("built")
         };
         let (first, second) = (build("1"), build("2"));
         assert_eq!(

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use test_records::{Missing, skip};
 
-use super::deb::put;
+use super::recipe::put;
 use super::under_systemd::{self, Parts};
 use super::{monitor, suite, updater};
 use crate::shell;
@@ -38,11 +38,11 @@ fn suite(parts: &Parts, updater: &Path, folder: &Path) -> PathBuf {
         ("0.1.2", &bad),
     ]
     .map(|(version, program)| {
-        let package = monitor::versioned(version, program, &shell::root(), &suite);
-        package.expect("a package")
+        let recipe = monitor::recipe(version, program, &shell::root());
+        recipe.expect("a recipe").deb(&suite).expect("a package")
     });
-    let updater = updater::versioned("0.1.0", updater, &shell::root(), &suite);
-    let updater = updater.expect("a package");
+    let recipe = updater::recipe("0.1.0", updater, &shell::root());
+    let updater = recipe.expect("a recipe").deb(&suite).expect("a package");
     suite::sign(&suite, &[packages.as_slice(), &[updater]].concat());
     suite
 }
@@ -60,10 +60,12 @@ fn older(program: &Path, folder: &Path) -> PathBuf {
 /// channel.
 fn root(parts: &Parts, program: &Path, folder: &Path) -> PathBuf {
     let monitor = older(&parts.monitor, folder);
-    let package = monitor::versioned(OLD, &monitor, &shell::root(), folder).expect("a package");
+    let recipe = monitor::recipe(OLD, &monitor, &shell::root()).expect("a recipe");
+    let package = recipe.deb(folder).expect("a package");
     let root = under_systemd::root(parts, &package, LOOK, folder);
     let run = |command: &mut Command| shell::output(command).expect("it runs");
-    let package = updater::versioned(OLD, program, &shell::root(), folder).expect("a package");
+    let recipe = updater::recipe(OLD, program, &shell::root()).expect("a recipe");
+    let package = recipe.deb(folder).expect("a package");
     run(Command::new("cp")
         .arg(&package)
         .arg(root.join("updater.deb")));
