@@ -19,7 +19,7 @@ use crate::{build, setup, shell};
 pub(crate) const KIND_PAGE: &str = "every_command_of_the_page_about_kind_works";
 
 /// The tests that start a cluster of their own.
-const TESTS: [&str; 13] = [
+const TESTS: [&str; 14] = [
     "api_contract",
     "cluster",
     "cluster_agent_state",
@@ -28,6 +28,7 @@ const TESTS: [&str; 13] = [
     "controller_failover",
     "drop_in",
     "fleet_cluster",
+    "fleet_quota",
     "install",
     "install_cluster",
     "kube_scheduler",

@@ -5,6 +5,9 @@ use protocol::fleet::FleetKind;
 use super::kind::{ApiOwner, Kind};
 use crate::fail::Fail;
 
+/// What Kubernetes says of a quota.
+const EXCEEDED: &str = "exceeded quota";
+
 /// The failure of a command for a refusal of the API server. `name` is empty for a list.
 pub(super) fn explain_status(
     kind: Kind,
@@ -50,6 +53,7 @@ pub(super) fn explain_status(
         404 => Fail::missing(format!("the API server does not know {}s", kind.label()))
             .rule("the kinds of vm.neon.tech/v1 must be installed")
             .fix("install them: docs/install-cluster.md; then: kubectl bellows check"),
+        403 if status.message.contains(EXCEEDED) => over_quota(thing, name, &status.message),
         401 | 403 => refused(thing, &status.message, owner),
         409 => Fail::not_so(format!("{thing}: {}", status.message)),
         400 | 422 => {
@@ -72,6 +76,19 @@ pub(super) fn explain_status(
             status.message
         )),
     }
+}
+
+/// A quota of Kubernetes refuses with the code of a missing right.
+fn over_quota(thing: &str, name: &str, message: &str) -> Fail {
+    let namespace = name
+        .split_once('/')
+        .map_or("default", |(namespace, _)| namespace);
+    Fail::not_so(format!("{thing} is refused: {message}"))
+        .rule("a ResourceQuota says how much a namespace may have")
+        .fix(format!(
+            "delete what is not needed, or ask the cluster's administrator for more; see: kubectl \
+             describe quota -n {namespace}"
+        ))
 }
 
 fn refused(thing: &str, message: &str, owner: ApiOwner) -> Fail {
@@ -114,6 +131,10 @@ mod tests {
             assert_eq!(fail.exit() as u8, exit, "{code}: {fail}");
             assert!(fail.what().contains("VM default/pg"), "{fail}");
         }
+        let text = "x is forbidden: exceeded quota: fleet, requested: count/x=1, used: count/x=50";
+        let fail = explain_status(Kind::Vm, "a/x", &status(403, text), ApiOwner::Cluster);
+        assert_eq!(fail.exit() as u8, 1, "{fail}");
+        assert!(fail.to_string().contains("describe quota -n a"), "{fail}");
         let fail = explain_status(Kind::Vm, "", &status(404, "no"), ApiOwner::Cluster);
         assert_eq!(fail.exit() as u8, 69, "a cluster without the kind: {fail}");
         let fail = explain_status(Kind::Vm, "", &status(403, "no"), ApiOwner::Cluster);

@@ -21,7 +21,7 @@ use crate::{crates, shell};
 /// Packages whose test binaries run real guests or clusters.
 const REAL: [&str; 2] = ["bellows-tests", "neonvm-runner"];
 /// Those that run clusters. Two clusters at once would find each other's control groups.
-const CLUSTERS: [&str; 15] = [
+const CLUSTERS: [&str; 16] = [
     "api_contract",
     "attacks",
     "cluster",
@@ -31,6 +31,7 @@ const CLUSTERS: [&str; 15] = [
     "controller_failover",
     "drop_in",
     "fleet_cluster",
+    "fleet_quota",
     "guest_certificates",
     "install",
     "install_cluster",
