@@ -25,7 +25,7 @@ pub use channel::{
 };
 pub use deployment::{
     BlockedBy, DeploymentKind, DeploymentSpec, DeploymentState, DeploymentStatus, GroupState,
-    GroupStatus, Progress,
+    GroupStatus, HookStatus, Progress, Tick,
 };
 pub use environment::{
     Counts, Critical, CurrentVersion, EnvironmentSpec, EnvironmentState, EnvironmentStatus,
@@ -36,15 +36,15 @@ pub use instance::{
     instance_name, node_instance_name, service_instance_name,
 };
 pub use kind::{
-    FINALIZER, FleetKind, GROUP, KEY_DIGEST, KEY_ENROLLED, KEY_ENVIRONMENT, KEY_REFRESH,
-    KEY_SCHEDULE, VERSION,
+    FINALIZER, FleetKind, GROUP, KEY_DIGEST, KEY_ENROLLED, KEY_ENVIRONMENT, KEY_HOOK, KEY_REFRESH,
+    KEY_SCHEDULE, KEY_UNHEALTHY, VERSION,
 };
 pub use release::{
     BUNDLE_BYTES, LinkRange, MANIFEST_BYTES, ReleaseImage, ReleaseManifest, ReleaseProgram,
     own_links,
 };
 pub use revision::{Resolved, RevisionData, revision_label, revision_name};
-pub use rollout::{Group, Judge, OnInconclusive, Rollout};
+pub use rollout::{Group, Hook, HookMoment, Judge, OnInconclusive, Rollout};
 pub use rules::{check_window, parse_windows, validate_create, validate_delete, validate_update};
 pub use runner::{KEY_MOVES, MoveResult, RunnerMove, RunnerMoveEnd};
 pub use schedule::{AgentSchedule, SCHEDULE_MEMBER, schedule_map_name};
@@ -52,4 +52,4 @@ pub use selector::{Expression, Operator, Selector};
 pub use texts::{
     CHANNEL_TEXT_BYTES, channel_critical, channel_version, check_channel_name, check_version,
 };
-pub use window::{Blackout, Day, KEY_WINDOWS, Window, is_time_zone};
+pub use window::{Blackout, Cron, CronVerb, Day, KEY_WINDOWS, Window, is_time_zone};

@@ -117,6 +117,7 @@ impl Fleet {
             rollback_of: String::new(),
             reason: String::new(),
             stop: false,
+            tick: None,
         };
         let object = deployment_object(NAMESPACE, &name, &deployment);
         self.create(FleetKind::Deployment, object).await;

@@ -230,7 +230,7 @@ fleet fleet/shell/src/nodes/agents.rs configmaps list
 fleet agent/src/shell/schedule.rs configmaps create patch
 fleet agent/src/shell/schedule.rs nodes get
 fleet fleet/shell/src/runners/pods.rs secrets get
-fleet fleet/shell/src/refused.rs events create
+fleet fleet/shell/src/events.rs events create
 fleet fleet/shell/src/services/orders.rs deployments/autoscale-scheduler get patch
 fleet fleet/shell/src/services/orders.rs deployments/bellows-fleet get patch
 fleet fleet/shell/src/services.rs leases/autoscale-scheduler get

@@ -7,6 +7,7 @@ mod channel;
 mod define;
 mod enrol;
 mod env;
+mod hook;
 mod image;
 mod instances;
 mod moved;
@@ -19,6 +20,7 @@ mod publish;
 mod release;
 mod rollout;
 mod runners;
+mod show;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -62,8 +64,10 @@ enum FleetCommand {
     Stop(start::StopArgs),
     /// Bring the guests back to an earlier revision
     Rollback(start::RollbackArgs),
+    /// Answer a hook of the deployment in progress
+    Hook(hook::HookArgs),
     /// What was rolled out in an environment, the newest first
-    History(env::ShowArgs),
+    History(show::ShowArgs),
     /// Show who would change, in which order, and which gate would refuse; it changes nothing
     Plan(plan::PlanArgs),
     /// Why a guest runs the programs that it runs
@@ -101,7 +105,8 @@ pub(crate) async fn run(context: &Context, args: &FleetArgs) -> Outcome {
         FleetCommand::Start(args) => start::start(context, args).await,
         FleetCommand::Stop(args) => start::stop(context, args).await,
         FleetCommand::Rollback(args) => start::rollback(context, args).await,
-        FleetCommand::History(args) => env::history(context, args).await,
+        FleetCommand::Hook(args) => hook::answer(context, args).await,
+        FleetCommand::History(args) => show::history(context, args).await,
         FleetCommand::Plan(args) => plan::plan(context, args).await,
         FleetCommand::Why(args) => why::why(context, args).await,
         FleetCommand::Env(command) => env::run(context, command).await,

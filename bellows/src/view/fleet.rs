@@ -20,6 +20,15 @@ fn shown_source(source: &Source) -> String {
     }
 }
 
+/// Part, and whether it is only verified.
+fn shown_part(spec: &EnvironmentSpec) -> String {
+    let part = spec.part.as_str();
+    match spec.is_cron() {
+        true => format!("{part} (cron)"),
+        false => part.to_owned(),
+    }
+}
+
 /// An environment as it was read.
 #[derive(Debug, Clone)]
 pub(crate) struct Env {
@@ -53,6 +62,11 @@ fn status_of<T: Default + for<'a> Deserialize<'a>>(object: &Value) -> Result<T, 
 }
 
 impl Env {
+    /// Whether deployments follow from changes of the guests or of the time.
+    pub(crate) fn is_active(&self) -> bool {
+        self.status.state == EnvironmentState::Active
+    }
+
     /// # Errors
     /// A text for people, if the object cannot be read.
     pub(crate) fn of(object: Value) -> Result<Self, String> {
@@ -134,6 +148,7 @@ pub(crate) const fn kind_word(kind: DeploymentKind) -> &'static str {
         DeploymentKind::HealthRepair => "health repair",
         DeploymentKind::Rollback => "rollback",
         DeploymentKind::GroupChange => "group change",
+        DeploymentKind::Cron => "cron",
     }
 }
 
@@ -274,7 +289,7 @@ pub(crate) fn env_table(envs: &[EnvView], with_namespace: bool, wide: bool) -> T
         }
         row.extend([
             env.name.clone().into(),
-            env.spec.part.as_str().into(),
+            shown_part(&env.spec).into(),
             env_state(env.status.state).into(),
             health_cell(env.status.health),
             shown_source(&env.spec.source).into(),

@@ -4,11 +4,15 @@
 //! wait for the next world. So a decision never rests on a state from before its own last write.
 
 mod action;
+mod cron;
 mod finalizer;
+mod gates;
 mod grant;
+mod hooks;
 mod images;
 mod lifecycle;
 mod monitor;
+mod moved;
 mod order;
 mod rollback;
 mod stage;
@@ -147,6 +151,7 @@ impl Engine {
                 created: now.wall,
                 spec,
                 status: DeploymentStatus::default(),
+                answers: BTreeMap::new(),
             }),
             Write::Turn { guest: name, turn } => {
                 if let Some(guest) = world.guests.get_mut(&name) {
@@ -174,13 +179,16 @@ impl Engine {
             return None;
         }
         let is_sick = self.steady.lasts(Health::Unhealthy, now.monotonic);
-        finalizer::next(world)
-            .or_else(|| lifecycle::next(world, self.epoch, now))
-            .or_else(|| self.next_end(world, now))
-            .or_else(|| grant::next(world, &self.memory, now))
-            .or_else(|| monitor::next(world, is_sick, now))
-            .or_else(|| lifecycle::progress(world))
-            .or_else(|| lifecycle::environment_status(world, self.health, is_sick, now.wall))
+        let next = finalizer::next(world).or_else(|| lifecycle::next(world, self.epoch, now));
+        let next = if world.environment.spec.is_cron() {
+            next.or_else(|| cron::next(world, now.wall))
+        } else {
+            next.or_else(|| self.next_end(world, now))
+                .or_else(|| grant::next(world, &self.memory, now))
+                .or_else(|| monitor::next(world, is_sick, now))
+                .or_else(|| lifecycle::progress(world))
+        };
+        next.or_else(|| lifecycle::environment_status(world, self.health, is_sick, now.wall))
     }
 
     fn next_end(&self, world: &World, now: Now) -> Option<Write> {
@@ -201,7 +209,8 @@ impl Engine {
     }
 
     fn next_call(&mut self, now: Now) -> Option<(String, Call)> {
-        let world = self.world.as_ref()?;
+        let world = self.world.as_ref();
+        let world = world.filter(|world| !world.environment.spec.is_cron())?;
         let busy: Vec<&String> = self.calls.values().map(|(guest, _)| guest).collect();
         let found = world.guests.iter().find_map(|(name, guest)| {
             let memory = self.memory.get(name).filter(|_| !busy.contains(&name))?;

@@ -50,5 +50,5 @@ mod world;
 pub use engine::{Action, Call, Engine, Event, Now, Outcome, Write, watched};
 pub use world::{
     Degradation, Deployment, Environment, Facts, Guest, ImageCheck, Observed, PartFacts, Returned,
-    Revision, World, claim, is_open, owner_windows,
+    Revision, World, claim, health_check, is_open, owner_windows,
 };

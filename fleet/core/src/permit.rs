@@ -49,6 +49,10 @@ pub enum Gate {
     Freshness,
     /// The image of the release is not signed by the key of images.
     Signature,
+    /// A hook has not allowed the deployment to go on.
+    Hook,
+    /// A health check of the operator's calls the guest unhealthy.
+    Check,
     /// A label keeps the guest out.
     OptedOut,
     /// The release did harm.
@@ -59,7 +63,7 @@ pub enum Gate {
 
 impl Gate {
     /// All gates, in the order of their declaration.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::Budget,
         Self::InFlight,
         Self::Node,
@@ -82,6 +86,8 @@ impl Gate {
         Self::Drift,
         Self::Freshness,
         Self::Signature,
+        Self::Hook,
+        Self::Check,
         Self::OptedOut,
         Self::Halted,
         Self::Unmanaged,
@@ -119,6 +125,8 @@ impl Gate {
             Self::Drift => "drift",
             Self::Freshness => "freshness",
             Self::Signature => "signature",
+            Self::Hook => "hook",
+            Self::Check => "check",
             Self::OptedOut => "opted-out",
             Self::Halted => "halted",
             Self::Unmanaged => "unmanaged",
@@ -155,6 +163,8 @@ impl Gate {
             Self::Drift => "somebody else changed what the environment sets",
             Self::Freshness => "the release metadata has expired",
             Self::Signature => "the image of the release is not signed by the key of images",
+            Self::Hook => "a hook has not allowed it",
+            Self::Check => "its health check calls it unhealthy",
             Self::OptedOut => "a label keeps it out",
             Self::Halted => "the release did harm",
             Self::Unmanaged => "the fleet cannot change its parts",

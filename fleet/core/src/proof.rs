@@ -25,7 +25,7 @@ pub fn health(guest: &Guest) -> Option<bool> {
 
 /// An agent that is away for its own reasons says nothing about its guests.
 fn is_well(facts: &Facts) -> Option<bool> {
-    let is_faulty = facts.degraded.is_some() || facts.fault.is_some();
+    let is_faulty = facts.degraded.is_some() || facts.fault.is_some() || facts.check.is_some();
     if is_faulty || facts.page_answers == Some(false) {
         return Some(false);
     }
@@ -83,6 +83,11 @@ pub fn prove(trial: &Trial<'_>, facts: &Facts) -> Proof {
     };
     if let Some(fault) = &facts.fault {
         return Proof::Broken(dated(Why::new(EndCause::Ended, fault)));
+    }
+    // A guest with it gets no turn, so it came in the trial.
+    if let Some(check) = &facts.check {
+        let text = format!("its health check failed ({check})");
+        return Proof::Broken(dated(Why::new(EndCause::Other, text)));
     }
     if facts.page_answers == Some(false) {
         let text = "its metrics page does not answer";
@@ -223,6 +228,19 @@ mod tests {
         assert_eq!(is_well(&facts), Some(true));
         facts.page_answers = Some(false);
         assert!(matches!(proof("new", &facts, 20), Proof::Broken(_)));
+        assert_eq!(is_well(&facts), Some(false));
+    }
+
+    /// Requirement: B51
+    #[test]
+    fn health_check_of_the_operator_is_part_of_the_proof() {
+        let facts = Facts {
+            check: Some("replication stands still".to_owned()),
+            ..Facts::default()
+        };
+        let text = "its health check failed (replication stands still) after 20 s of the trial";
+        let why = Why::new(EndCause::Other, text);
+        assert_eq!(proof("new", &facts, 20), Proof::Broken(why));
         assert_eq!(is_well(&facts), Some(false));
     }
 

@@ -9,13 +9,15 @@
 use jiff::civil::{DateTime, Weekday};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Timestamp, ToSpan as _};
-use protocol::fleet::{Blackout, Day, Window};
+use protocol::fleet::{Blackout, Cron, Day, Window};
 use protocol::time::WallTime;
 
 /// Microseconds of a day.
 const DAY: i64 = 86_400_000_000;
 /// Days in which an environment must have an opening.
 pub const HORIZON_DAYS: i64 = 35;
+/// Longest time for which missed ticks are counted, days.
+const TICK_DAYS: i64 = 366;
 /// After a trial, and before the end of a window, seconds.
 const TAIL_SECONDS: u64 = 60;
 
@@ -96,37 +98,66 @@ fn of_windows(windows: &[Window], whole: Opening) -> Vec<Opening> {
 }
 
 fn of_window(window: &Window, whole: Opening) -> Vec<Opening> {
-    let Some(zone) = zone(&window.time_zone) else {
-        return Vec::new();
-    };
-    let Some((hour, minute)) = window.start() else {
-        return Vec::new();
-    };
     let length = i64::from(window.minutes).saturating_mul(60_000_000);
-    // A window lasts a day at most, and zones are less than a day apart.
-    let first = whole.start.0.saturating_sub(2 * DAY);
-    let days = (whole.end.0.saturating_sub(first)).div_euclid(DAY) + 3;
+    // A window lasts a day at most.
+    let from = WallTime(whole.start.0.saturating_sub(DAY));
+    let starts = starts(
+        (&window.days, window.start(), &window.time_zone),
+        from,
+        whole.end,
+    );
+    let openings = starts.into_iter().map(|start| Opening {
+        start: WallTime(start),
+        end: WallTime(start.saturating_add(length)),
+    });
+    openings.collect()
+}
+
+/// Times at which a verification is due, after one time and up to another, the oldest first.
+#[must_use]
+pub fn ticks(cron: &Cron, after: WallTime, until: WallTime) -> Vec<WallTime> {
+    let first = after.0.max(until.0.saturating_sub(TICK_DAYS * DAY));
+    let weekly = (&*cron.days, cron.start(), &*cron.time_zone);
+    let starts = starts(weekly, WallTime(first), until).into_iter();
+    let due = starts.filter(|at| *at > after.0 && *at <= until.0);
+    due.map(WallTime).collect()
+}
+
+/// The first time at which a verification is due after one. `None` without a day.
+#[must_use]
+pub fn next_tick(cron: &Cron, after: WallTime) -> Option<WallTime> {
+    let week = WallTime(after.0.saturating_add(8 * DAY));
+    ticks(cron, after, week).into_iter().next()
+}
+
+/// Instants of a weekly local time, microseconds. Some are up to three days outside of the bounds.
+fn starts(
+    (days, start, time_zone): (&[Day], Option<(u8, u8)>, &str),
+    from: WallTime,
+    until: WallTime,
+) -> Vec<i64> {
+    let Some((zone, (hour, minute))) = zone(time_zone).zip(start) else {
+        return Vec::new();
+    };
+    // Zones are less than a day apart.
+    let first = from.0.saturating_sub(DAY);
+    let count = (until.0.saturating_sub(first)).div_euclid(DAY) + 3;
     let Ok(first) = Timestamp::from_microsecond(first) else {
         return Vec::new();
     };
     let mut date = zone.to_datetime(first).date();
-    let mut openings = Vec::new();
-    for _ in 0..days {
-        if window.days.contains(&day(date.weekday())) {
+    let mut starts = Vec::new();
+    for _ in 0..count {
+        if days.contains(&day(date.weekday())) {
             let local = date.at(to_i8(hour), to_i8(minute), 0, 0);
-            if let Some(start) = opens(&zone, local) {
-                openings.push(Opening {
-                    start: WallTime(start),
-                    end: WallTime(start.saturating_add(length)),
-                });
-            }
+            starts.extend(opens(&zone, local));
         }
         let Ok(next) = date.checked_add(1.day()) else {
             break;
         };
         date = next;
     }
-    openings
+    starts
 }
 
 fn to_i8(number: u8) -> i8 {

@@ -12,6 +12,9 @@ use protocol::time::WallTime;
 use crate::judge::Readings;
 use crate::permit::Gate;
 
+/// Longest text of a health check.
+const CHECK_CHARS: usize = 200;
+
 /// Objects of one environment and its guests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct World {
@@ -79,6 +82,8 @@ pub struct Deployment {
     pub spec: DeploymentSpec,
     /// What the engine wrote last.
     pub status: DeploymentStatus,
+    /// Answers of hooks, by the hooks' names.
+    pub answers: BTreeMap<String, String>,
 }
 
 /// A VM that the selector matches, or matched before.
@@ -173,6 +178,8 @@ pub struct Facts {
     pub degraded: Option<Degradation>,
     /// What speaks against the part as seen from outside, for people. `None` if nothing does.
     pub fault: Option<String>,
+    /// Why the operator's health check calls the guest unhealthy. `None` if it does not.
+    pub check: Option<String>,
     /// Whether the part's metrics page answers. `None` if it was not asked.
     pub page_answers: Option<bool>,
     /// Whether the agent is connected. `None` if none is expected.
@@ -207,6 +214,14 @@ pub fn owner_windows(annotation: Option<&str>, trial_seconds: u64) -> (Vec<Windo
         Some(Ok(windows)) => (windows, None),
         Some(Err(_)) => (Vec::new(), Some(Gate::Window)),
     }
+}
+
+/// What the operator's health check says against a guest, from the annotation of its VM.
+#[must_use]
+pub fn health_check(annotation: Option<&str>) -> Option<String> {
+    let text = annotation?.trim().chars().filter(|c| !c.is_control());
+    let text: String = text.take(CHECK_CHARS).collect();
+    (!text.is_empty()).then_some(text)
 }
 
 impl Guest {

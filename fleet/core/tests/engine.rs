@@ -2,6 +2,10 @@
 
 #[path = "engine/changes.rs"]
 mod changes;
+#[path = "engine/cron.rs"]
+mod cron;
+#[path = "engine/hooks.rs"]
+mod hooks;
 #[path = "engine/images.rs"]
 mod images;
 #[path = "engine/records.rs"]

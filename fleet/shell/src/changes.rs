@@ -236,6 +236,10 @@ fn deployment(before: &DeploymentStatus, now: &DeploymentStatus, on: &str) -> Ve
 fn created(spec: &DeploymentSpec, on: String) -> Change {
     let why = match spec.kind {
         DeploymentKind::Rollback => format!("takes {} back", spec.rollback_of),
+        DeploymentKind::Cron => match spec.reason.as_str() {
+            "" => "verifies".to_owned(),
+            missed => format!("verifies; {missed}"),
+        },
         kind => format!("{kind:?} of {} guests", spec.instances.len()),
     };
     change(ChangeKind::Create, on, spec.revision.clone(), why)

@@ -276,6 +276,7 @@ impl Channels {
             rollback_of: String::new(),
             reason: format!("channel {} names {version}", channel.name),
             stop: false,
+            tick: None,
             revision,
         };
         let name = deployment_name(&spec.revision, &channel.name, named.since);

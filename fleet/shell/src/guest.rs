@@ -5,11 +5,12 @@ use std::time::Duration;
 use daemon_kit::http_client::{HttpClient, HttpError};
 use daemon_kit::process_age;
 use fleet_core::permit::Gate;
-use fleet_core::{Degradation, Facts, Observed};
+use fleet_core::{Degradation, Facts, Observed, health_check};
 use fleet_store::{self as parts, DaemonSigns, Unmanaged};
 use hyper::{Method, StatusCode};
 use protocol::annotations::LABEL_ENABLED;
 use protocol::exposition::{GuestFigures, PAGE_BYTES};
+use protocol::fleet::KEY_UNHEALTHY;
 use protocol::parts::{PartName, PartStates};
 use protocol::runner::{RunnerPhase, RunnerState};
 use protocol::time::WallTime;
@@ -93,9 +94,10 @@ pub(crate) async fn look(
         facts: Facts {
             degraded: degraded(&status, runner.as_ref()),
             agent_is_new: purpose.is_agent_new,
+            check: check(vm),
             ..facts(of_proof, has_agent(vm))
         },
-        gate: gate(&status, runner.as_ref(), now),
+        gate: gate(&status, runner.as_ref(), now).or(check(vm).map(|_| Gate::Check)),
         uptime_seconds,
         figures,
     }
@@ -194,6 +196,11 @@ fn reading<'a>(page: &'a str, name: &str) -> Option<&'a str> {
     page.lines().find_map(|line| line.strip_prefix(name))
 }
 
+fn check(vm: &VirtualMachine) -> Option<String> {
+    let annotation = vm.metadata.annotations.get(KEY_UNHEALTHY);
+    health_check(annotation.map(String::as_str))
+}
+
 fn degraded(status: &VmStatus, runner: Option<&RunnerState>) -> Option<Degradation> {
     let mut conditions = status.conditions.iter();
     let found = conditions.find(|it| it.kind == "Degraded" && it.status == "True")?;
@@ -211,6 +218,7 @@ fn facts(page: Option<&Result<String, String>>, is_expected: bool) -> Facts {
     Facts {
         degraded: None,
         fault: None,
+        check: None,
         agent_is_new: false,
         page_answers: page.map(|_| {
             text.and_then(|page| reading(page, MEMORY_READING))

@@ -17,11 +17,11 @@ use tokio::time::timeout;
 
 use crate::calls::{Kept, carry_out};
 use crate::changes::{Change, Key, of_call, of_write};
+use crate::events::Events;
 use crate::look::{Address, Looked, Looker, Surroundings, Way};
 use crate::nodes::{self, Agents};
 use crate::pulse::{Pulse, Pulses};
 use crate::records::Records;
-use crate::refused::Refusals;
 use crate::services;
 use crate::watch::Watch;
 
@@ -79,7 +79,7 @@ pub(crate) struct Lane {
     calls: JoinSet<Called>,
     last_look: Option<Instant>,
     pulse: Pulse,
-    refusals: Refusals,
+    events: Events,
 }
 
 impl Lane {
@@ -93,7 +93,7 @@ impl Lane {
             watch: Watch::default(),
             calls: JoinSet::new(),
             last_look: None,
-            refusals: Refusals::default(),
+            events: Events::default(),
         }
     }
 
@@ -148,17 +148,28 @@ impl Lane {
             }
         };
         self.last_look = Some(listing.begun);
-        let (client, now) = (&looker.client, self.now().wall);
-        self.refusals
-            .tell(client, &self.shared.records, own, &looked.world, now)
-            .await;
         let basis = listing.bases.get(&self.key).copied().unwrap_or_default();
         self.take(basis, own.clone(), looked);
         self.act().await;
+        self.tell_events().await;
         self.shared
             .records
             .metrics
             .passed(&self.key, listing.begun.elapsed());
+    }
+
+    /// Writes events about what the engine's world says. It has no world after a failed write.
+    async fn tell_events(&mut self) {
+        let now = self.now().wall;
+        let Some(driven) = &self.driven else {
+            return;
+        };
+        let (client, records) = (&self.shared.looker.client, &self.shared.records);
+        if let Some(world) = driven.engine.world() {
+            self.events
+                .tell(client, records, &driven.loaded, world, now)
+                .await;
+        }
     }
 
     fn is_due(&self, own: &LoadedEnvironment, now: Instant) -> bool {

@@ -214,10 +214,11 @@ impl Metrics {
     }
 }
 
-/// Whether the newest deployment of a person that began has failed.
+/// Whether the newest deployment of a person that began has failed, or the newest verification.
 fn is_halted(deployments: &[Deployment]) -> bool {
+    let kinds = [DeploymentKind::User, DeploymentKind::Cron];
     let of_people = deployments.iter().filter(|one| {
-        one.spec.kind == DeploymentKind::User && one.status.state != DeploymentState::Pending
+        kinds.contains(&one.spec.kind) && one.status.state != DeploymentState::Pending
     });
     let newest = of_people.max_by_key(|one| (one.created, &one.name));
     newest.is_some_and(|one| {

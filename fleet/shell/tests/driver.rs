@@ -68,6 +68,7 @@ fn put_environment(api: &TestApi, name: &str, spec: &EnvironmentSpec, status: &V
         rollback_of: String::new(),
         reason: String::new(),
         stop: false,
+        tick: None,
     };
     let mut deployment = deployment_object("default", &format!("{name}-d"), &deployment);
     deployment["metadata"]["creationTimestamp"] = json!("2026-01-05T12:00:00Z");

@@ -3,6 +3,8 @@
 
 #[path = "nodes/audit.rs"]
 mod audit;
+#[path = "nodes/events.rs"]
+mod events;
 #[path = "nodes/signatures.rs"]
 mod signatures;
 mod support;
@@ -218,6 +220,7 @@ impl Played {
             rollback_of: String::new(),
             reason: String::new(),
             stop: false,
+            tick: None,
         };
         let mut deployment = deployment_object(SYSTEM, &name, &deployment);
         deployment["metadata"]["creationTimestamp"] = json!(Clock::new().wall());

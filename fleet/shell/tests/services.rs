@@ -197,6 +197,7 @@ impl World {
             rollback_of: String::new(),
             reason: String::new(),
             stop: false,
+            tick: None,
         };
         let mut deployment = deployment_object(NAMESPACE, &name, &deployment);
         deployment["metadata"]["creationTimestamp"] = json!(Clock::new().wall());

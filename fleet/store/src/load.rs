@@ -6,7 +6,7 @@ use fleet_core::{Deployment, Environment, ImageCheck, Revision};
 use kube::api::{Api, DynamicObject, ListParams};
 use protocol::fleet::{
     DeploymentSpec, EnvironmentSpec, FINALIZER, FleetKind, InstancePart, InstanceSpec,
-    InstanceStatus, KEY_ENVIRONMENT, TurnSpec, validate_create,
+    InstanceStatus, KEY_ENVIRONMENT, KEY_HOOK, TurnSpec, validate_create,
 };
 use protocol::parts::PartName;
 use protocol::time::WallTime;
@@ -173,7 +173,18 @@ fn deployment(read: &Read<'_>) -> Result<Deployment, String> {
         created: WallTime::deserialize(created).map_err(|error| error.to_string())?,
         spec: DeploymentSpec::of_object(read.object)?,
         status: status(read.object)?,
+        answers: answers(read.object),
     })
+}
+
+/// Answers of hooks, by the hooks' names.
+fn answers(object: &Value) -> BTreeMap<String, String> {
+    let all = object["metadata"]["annotations"].as_object();
+    let of_hooks = all.into_iter().flatten().filter_map(|(key, value)| {
+        let name = key.strip_prefix(KEY_HOOK)?;
+        Some((name.to_owned(), value.as_str()?.to_owned()))
+    });
+    of_hooks.collect()
 }
 
 impl Loaded {

@@ -30,6 +30,7 @@ fn deployment_spec() -> DeploymentSpec {
         rollback_of: String::new(),
         reason: String::new(),
         stop: false,
+        tick: None,
     }
 }
 

@@ -28,6 +28,20 @@ pub struct DeploymentSpec {
     /// Ends the deployment where it is.
     #[serde(default)]
     pub stop: bool,
+    /// Time that the deployment stands for. Only of the kind `Cron`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tick: Option<Tick>,
+}
+
+/// A time at which an environment of the type `Cron` is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tick {
+    /// The time at which it was due.
+    pub at: WallTime,
+    /// Earlier times since the run before, at which nothing ran.
+    #[serde(default)]
+    pub missed: u32,
 }
 
 /// Cause of a deployment.
@@ -44,15 +58,17 @@ pub enum DeploymentKind {
     GroupChange,
     /// A deployment failed.
     Rollback,
+    /// A time of an environment of the type `Cron` came.
+    Cron,
 }
 
 impl DeploymentKind {
-    /// Whether the engine made it because of a change of the guests.
+    /// Whether the engine made it because of a change of the guests or of the time.
     #[must_use]
     pub const fn is_of_monitor(self) -> bool {
         matches!(
             self,
-            Self::NewInstance | Self::HealthRepair | Self::GroupChange
+            Self::NewInstance | Self::HealthRepair | Self::GroupChange | Self::Cron
         )
     }
 }
@@ -71,6 +87,9 @@ pub struct DeploymentStatus {
     /// Groups in their order, if the revision has any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupStatus>,
+    /// Hooks that were asked, in their order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<HookStatus>,
     /// Gate that holds every remaining guest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked_by: Option<BlockedBy>,
@@ -96,6 +115,19 @@ pub struct DeploymentStatus {
 )]
 const fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+/// A hook that was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HookStatus {
+    /// Name of the hook.
+    pub name: String,
+    /// Time of the question.
+    pub asked_at: WallTime,
+    /// Time at which it was allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_at: Option<WallTime>,
 }
 
 /// A group of guests within a deployment.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::deployment::DeploymentKind;
 use super::rollout::Rollout;
 use super::selector::Selector;
-use super::window::{Blackout, Window};
+use super::window::{Blackout, Cron, Window};
 use crate::parts::PartName;
 use crate::vm::Condition;
 
@@ -39,6 +39,9 @@ pub struct EnvironmentSpec {
     /// Limits for a part of the control plane. Only for the type `Service`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
+    /// Times at which the guests are verified. Only for the type `Cron`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cron: Option<Cron>,
 }
 
 /// Limits for a part of the control plane, whose pods Kubernetes replaces.
@@ -84,6 +87,8 @@ pub enum EnvironmentType {
     Daemon,
     /// Those of a `Deployment`, which Kubernetes replaces.
     Service,
+    /// The environment changes nothing. At its times it verifies what runs.
+    Cron,
 }
 
 impl EnvironmentType {
@@ -94,6 +99,16 @@ impl EnvironmentType {
             Self::Service
         } else {
             Self::Daemon
+        }
+    }
+
+    /// Name in objects.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Daemon => "Daemon",
+            Self::Service => "Service",
+            Self::Cron => "Cron",
         }
     }
 }
@@ -148,6 +163,12 @@ pub struct Release {
 }
 
 impl EnvironmentSpec {
+    /// Whether it verifies what runs, and changes nothing.
+    #[must_use]
+    pub fn is_cron(&self) -> bool {
+        self.r#type == EnvironmentType::Cron
+    }
+
     /// The spec of an object.
     ///
     /// # Errors
@@ -169,6 +190,7 @@ impl EnvironmentSpec {
             blackouts: Vec::new(),
             critical: Critical::default(),
             service: None,
+            cron: None,
         }
     }
 }

@@ -15,6 +15,13 @@ pub const KEY_SCHEDULE: &str = "fleet.bellows.dev/schedule";
 /// Annotation of a `ControllerRevision`: the SHA-256 of what it says.
 pub const KEY_DIGEST: &str = "fleet.bellows.dev/digest";
 
+/// Annotation of a VM: why a health check of the operator's calls its guest unhealthy. Without it,
+/// or with an empty text, nothing speaks against the guest.
+pub const KEY_UNHEALTHY: &str = "fleet.bellows.dev/unhealthy";
+/// Begin of the key of an annotation of a deployment with the answer of a hook. The hook's name
+/// ends the key.
+pub const KEY_HOOK: &str = "hook.fleet.bellows.dev/";
+
 /// Finalizer of an environment: its deletion waits for the end of its deployments.
 pub const FINALIZER: &str = "fleet.bellows.dev/deployments";
 /// Annotation of a channel. The fleet reads the channel at once after each change of its value.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::kind::KEY_HOOK;
+
 /// Limits of a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
@@ -29,6 +31,9 @@ pub struct Rollout {
     pub groups: Vec<Group>,
     /// What follows if a bake brings too few figures.
     pub on_inconclusive: OnInconclusive,
+    /// Questions to the operator's programs, in the order in which they are asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<Hook>,
     /// Limits of the judge, who compares baking guests with guests of the release before.
     pub judge: Judge,
 }
@@ -46,6 +51,7 @@ impl Default for Rollout {
             auto_rollback: true,
             groups: Vec::new(),
             on_inconclusive: OnInconclusive::Hold,
+            hooks: Vec::new(),
             judge: Judge::default(),
         }
     }
@@ -81,6 +87,46 @@ impl Group {
         let mut wanted = self.match_labels.iter();
         wanted.all(|(key, value)| labels.get(key) == Some(value))
     }
+}
+
+/// A question to a program of the operator's. No guest gets a turn until it has allowed that. A
+/// denial, and silence for too long, halt the deployment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Hook {
+    /// Name within the environment. It ends the key of the annotation with the answer.
+    pub name: String,
+    /// Moment at which it is asked.
+    pub at: HookMoment,
+    /// Group that the moment is about. Empty: the deployment.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub group: String,
+    /// Longest time for the answer.
+    #[serde(default = "Hook::default_timeout_seconds")]
+    pub timeout_seconds: u64,
+}
+
+impl Hook {
+    /// Longest time for an answer that is not named, seconds.
+    #[must_use]
+    pub const fn default_timeout_seconds() -> u64 {
+        3600
+    }
+
+    /// Key of the annotation of a deployment with the answer: `allow`, `deny` or `deny: REASON`.
+    #[must_use]
+    pub fn key(&self) -> String {
+        format!("{KEY_HOOK}{}", self.name)
+    }
+}
+
+/// Moment at which a hook is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HookMoment {
+    /// No guest has had a turn.
+    Before,
+    /// All guests have had their turns, and no bake follows.
+    After,
 }
 
 /// What follows if a bake brings too few figures.

@@ -94,8 +94,10 @@ fn environment(object: &Value) -> Vec<FieldError> {
         errors.extend(expression(index, one));
     }
     errors.extend(rollout::errors(&spec.rollout));
+    errors.extend(hooks::errors(&spec.rollout));
     errors.extend(windows::errors(&spec));
     errors.extend(service::errors(&spec));
+    errors.extend(cron::errors(&spec));
     errors
 }
 
@@ -129,6 +131,10 @@ fn deployment(object: &Value) -> Vec<FieldError> {
     if spec.instances.len() > MAX_INSTANCES {
         let rule = "must name at most 500 instances: leave it out for all";
         errors.push(invalid("instances", rule, spec.instances.len()));
+    }
+    if (spec.kind == DeploymentKind::Cron) != spec.tick.is_some() {
+        let rule = "must name the time of a Cron, and is only for that kind";
+        errors.push(invalid("tick", rule, object["spec"]["tick"].clone()));
     }
     if (spec.kind == DeploymentKind::Rollback) == spec.rollback_of.is_empty() {
         let rule = "must name the failed deployment of a Rollback, and is only for that kind";
@@ -187,6 +193,7 @@ fn deployment_kept(old: &Value, new: &Value) -> Vec<FieldError> {
         "instances",
         "rollbackOf",
         "reason",
+        "tick",
     ];
     let mut errors = kept(old, new, &members);
     if old["spec"]["stop"] == true && new["spec"]["stop"] != true {
@@ -216,7 +223,9 @@ fn epochs_grow(old: &Value, new: &Value) -> Vec<FieldError> {
 }
 
 mod channel;
+mod cron;
 mod field;
+mod hooks;
 mod rollout;
 mod service;
 mod windows;

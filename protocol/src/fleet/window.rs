@@ -18,26 +18,62 @@ pub struct Window {
     /// Time for which it stays open.
     pub minutes: u32,
     /// Name of the time zone, as `Europe/Berlin`.
-    #[serde(default = "Window::default_time_zone")]
+    #[serde(default = "default_time_zone")]
     pub time_zone: String,
 }
 
 impl Window {
-    fn default_time_zone() -> String {
-        "UTC".to_owned()
-    }
-
     /// Hour and minute of the opening. `None` if the text is no such time.
     #[must_use]
     pub fn start(&self) -> Option<(u8, u8)> {
-        let (hour, minute) = self.start.split_once(':')?;
-        let number = |text: &str, most: u8| {
-            let has_two_digits = text.len() == 2 && text.bytes().all(|b| b.is_ascii_digit());
-            let number: u8 = text.parse().ok().filter(|_| has_two_digits)?;
-            (number <= most).then_some(number)
-        };
-        Some((number(hour, 23)?, number(minute, 59)?))
+        time_of_day(&self.start)
     }
+}
+
+fn default_time_zone() -> String {
+    "UTC".to_owned()
+}
+
+fn time_of_day(text: &str) -> Option<(u8, u8)> {
+    let (hour, minute) = text.split_once(':')?;
+    let number = |text: &str, most: u8| {
+        let has_two_digits = text.len() == 2 && text.bytes().all(|b| b.is_ascii_digit());
+        let number: u8 = text.parse().ok().filter(|_| has_two_digits)?;
+        (number <= most).then_some(number)
+    };
+    Some((number(hour, 23)?, number(minute, 59)?))
+}
+
+/// Weekly times at which an environment of the type `Cron` is due.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Cron {
+    /// Days on which it is due.
+    pub days: Vec<Day>,
+    /// Local time at which it is due, as `02:00`.
+    pub start: String,
+    /// Name of the time zone, as `Europe/Berlin`.
+    #[serde(default = "default_time_zone")]
+    pub time_zone: String,
+    /// What is done.
+    #[serde(default)]
+    pub verb: CronVerb,
+}
+
+impl Cron {
+    /// Hour and minute at which it is due. `None` if the text is no such time.
+    #[must_use]
+    pub fn start(&self) -> Option<(u8, u8)> {
+        time_of_day(&self.start)
+    }
+}
+
+/// What an environment of the type `Cron` does at its times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum CronVerb {
+    /// Compares the hash of what runs in each guest with those of the revisions.
+    #[default]
+    Verify,
 }
 
 /// Day of the week.

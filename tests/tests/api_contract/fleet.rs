@@ -54,9 +54,15 @@ pub(super) async fn fleet_objects_are_refused_by_field(api: &Api) {
     use FleetKind::{Channel, Deployment, Environment, Instance};
     let version = "/source/release/version";
     let expression = "/selector/matchExpressions/0";
+    let at_night = json!({"days": ["Sat"], "start": "02:00"});
+    let tick = json!({"at": "2026-01-05T02:00:00Z"});
     let rows = [
         (Environment, "/part", json!("sshd"), "spec.part"),
         (Environment, "/type", json!("Service"), "spec.type"),
+        (Environment, "/type", json!("Cron"), "spec.cron"),
+        (Environment, "/cron", at_night, "spec.cron"),
+        (Deployment, "/kind", json!("Cron"), "spec.tick"),
+        (Deployment, "/tick", tick, "spec.tick"),
         (Environment, "/service", json!({}), "spec.service"),
         (
             Environment,

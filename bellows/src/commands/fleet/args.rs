@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use protocol::fleet::{EnvironmentSpec, Rollout, Selector, Service, check_version};
+use protocol::fleet::{
+    Cron, CronVerb, Day, EnvironmentSpec, EnvironmentType, Rollout, Selector, Service,
+    check_version,
+};
 use protocol::parts::PartName;
 
 use crate::actions;
 use crate::args::NamespaceArgs;
+use crate::fail::{Fail, Outcome};
 use crate::output::Format;
 use crate::plugin;
 
@@ -148,6 +152,84 @@ impl SpecArgs {
             ..before
         };
     }
+}
+
+/// Kind of a new environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EnvType {
+    /// One copy of the part on every match.
+    Daemon,
+    /// A Deployment of the control plane.
+    Service,
+    /// Verifies what runs at weekly times, and changes nothing.
+    Cron,
+}
+
+impl EnvType {
+    pub(crate) const fn name(self) -> EnvironmentType {
+        match self {
+            Self::Daemon => EnvironmentType::Daemon,
+            Self::Service => EnvironmentType::Service,
+            Self::Cron => EnvironmentType::Cron,
+        }
+    }
+}
+
+/// When an environment of the type cron verifies. A value that is left out stays.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct TimesArgs {
+    /// Days on which an environment of the type cron verifies, as Sat,Sun
+    #[arg(long, value_name = "DAY", value_delimiter = ',', value_parser = weekday)]
+    days: Vec<Day>,
+    /// Local time at which it verifies, as 02:00
+    #[arg(long, value_name = "HH:MM")]
+    start: Option<String>,
+    /// Time zone of that time, as Europe/Berlin [default: UTC]
+    #[arg(long, value_name = "ZONE")]
+    time_zone: Option<String>,
+}
+
+impl TimesArgs {
+    /// # Errors
+    /// A new environment verifies, and does not say when.
+    pub(crate) fn check(&self, kind: Option<EnvType>) -> Outcome {
+        let is_whole = !self.days.is_empty() && self.start.is_some();
+        if kind != Some(EnvType::Cron) || is_whole {
+            return Ok(());
+        }
+        Err(
+            Fail::usage("--type cron: the time at which it verifies is missing")
+                .fix("name days and time: --days Sat,Sun --start 02:00"),
+        )
+    }
+
+    /// Changes what was given, and keeps the rest.
+    pub(crate) fn change(&self, spec: &mut EnvironmentSpec) {
+        if self.days.is_empty() && self.start.is_none() && self.time_zone.is_none() {
+            return;
+        }
+        let cron = spec.cron.get_or_insert_with(|| Cron {
+            days: Vec::new(),
+            start: String::new(),
+            time_zone: "UTC".to_owned(),
+            verb: CronVerb::Verify,
+        });
+        if !self.days.is_empty() {
+            cron.days.clone_from(&self.days);
+        }
+        if let Some(start) = &self.start {
+            cron.start.clone_from(start);
+        }
+        if let Some(time_zone) = &self.time_zone {
+            cron.time_zone.clone_from(time_zone);
+        }
+    }
+}
+
+fn weekday(text: &str) -> Result<Day, String> {
+    let mut all = Day::ALL.into_iter();
+    all.find(|day| format!("{day:?}").eq_ignore_ascii_case(text))
+        .ok_or_else(|| "it must be Mon, Tue, Wed, Thu, Fri, Sat or Sun".to_owned())
 }
 
 /// A version and the file of its program.

@@ -1,11 +1,13 @@
 //! The next revision of an environment: program, environment object and `ControllerRevision`.
 
 use fleet_store::{KeptRevision, environment_object, revision_object};
-use protocol::fleet::{EnvironmentSpec, Resolved, RevisionData, Source, revision_name};
+use protocol::fleet::{
+    EnvironmentSpec, EnvironmentType, Resolved, RevisionData, Source, revision_name,
+};
 use protocol::parts::PartName;
 use serde_json::{Value, json};
 
-use super::args::{SpecArgs, VersionArgs};
+use super::args::{SpecArgs, TimesArgs, VersionArgs};
 use super::channel::CHANNEL;
 use super::objects::{ENVIRONMENT, find_env, labels, list_envs, revisions_of};
 use super::program;
@@ -23,6 +25,10 @@ pub(super) struct Definition<'a> {
     /// Channel to follow, in place of a version.
     pub(super) channel: Option<&'a str>,
     pub(super) spec: &'a SpecArgs,
+    /// Type of a new environment, unless it is that of its part.
+    pub(super) kind: Option<EnvironmentType>,
+    /// When an environment of the type `Cron` verifies.
+    pub(super) times: &'a TimesArgs,
 }
 
 /// Checked objects that are not written.
@@ -114,7 +120,11 @@ impl Definition<'_> {
         if let Some(channel) = self.channel {
             spec.source = Source::of_channel(channel);
         }
+        if let Some(kind) = self.kind {
+            spec.r#type = kind;
+        }
         self.spec.change(&mut spec);
+        self.times.change(&mut spec);
         Ok(spec)
     }
 
@@ -184,12 +194,15 @@ async fn send(
     }
 }
 
-/// A guest has one environment for each part.
+/// A guest has one environment for each part, beside those that verify.
 async fn refuse_overlap(api: &Api, key: (&str, &str), spec: &EnvironmentSpec) -> Outcome {
+    if spec.is_cron() {
+        return Ok(());
+    }
     let others = list_envs(api, Some(key.0)).await?;
     let others = others
         .iter()
-        .filter(|one| one.name != key.1 && one.spec.part == spec.part);
+        .filter(|one| one.name != key.1 && one.spec.part == spec.part && !one.spec.is_cron());
     let others: Vec<&Env> = others.collect();
     if others.is_empty() {
         return Ok(());

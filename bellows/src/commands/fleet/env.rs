@@ -1,20 +1,23 @@
-//! `bellows fleet env`: environments, and `bellows fleet history`.
+//! `bellows fleet env`: environments.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::args::{EnvArgs, ListArgs, Part, ReasonArgs, SpecArgs, VersionArgs, version};
+use super::args::{
+    EnvArgs, EnvType, ListArgs, Part, ReasonArgs, SpecArgs, TimesArgs, VersionArgs, version,
+};
 use super::define::{Defined, Definition};
 use super::objects::{
     ENVIRONMENT, deployments_of, get_env, list_deployments, list_envs, revisions_of,
 };
+use super::show::{ShowArgs, show};
 use super::start::action;
 use crate::actions;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
-use crate::output::{Format, Table, print_value};
+use crate::output::{Format, print_value};
 use crate::terminal::{ask, can_ask, err, out};
-use crate::view::fleet::{DeploymentView, EnvView, env_table, history_table, running};
+use crate::view::fleet::{EnvView, env_table, running};
 
 /// Environments: which VMs a part's versions are for, and how they are rolled out.
 #[derive(Debug, Clone, Subcommand)]
@@ -31,16 +34,6 @@ pub(crate) enum EnvCommand {
     Diff(DiffArgs),
     /// Delete an environment with its revisions; guests keep their programs
     Delete(DeleteArgs),
-}
-
-/// An environment to print.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct ShowArgs {
-    #[command(flatten)]
-    env: EnvArgs,
-    /// How to print it
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
 }
 
 /// Origin of the versions of an environment.
@@ -73,6 +66,11 @@ pub(crate) struct CreateArgs {
     /// Part that it is about
     #[arg(long, value_enum, value_name = "PART")]
     part: Part,
+    /// Its type [default: service for a part of the control plane, else daemon]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    r#type: Option<EnvType>,
+    #[command(flatten)]
+    times: TimesArgs,
     #[command(flatten)]
     origin: OriginArgs,
     #[command(flatten)]
@@ -86,6 +84,8 @@ pub(crate) struct CreateArgs {
 pub(crate) struct SetArgs {
     #[command(flatten)]
     env: EnvArgs,
+    #[command(flatten)]
+    times: TimesArgs,
     #[command(flatten)]
     origin: OriginArgs,
     #[command(flatten)]
@@ -156,36 +156,8 @@ async fn list(context: &Context, args: &ListArgs) -> Outcome {
     }
 }
 
-async fn show(context: &Context, args: &ShowArgs) -> Outcome {
-    let api = context.api().await?;
-    let key = args.env.key();
-    let env = get_env(&api, key).await?;
-    let revisions = revisions_of(&api, key).await?;
-    let deployments = deployments_of(&api, key).await?;
-    let view = EnvView::of(&env, &deployments);
-    if matches!(args.output, Format::Json | Format::Yaml) {
-        let mut value = json!(view);
-        let revisions = revisions
-            .iter()
-            .map(|one| json!({"name": one.name, "number": one.number, "data": one.data}));
-        value["revisions"] = revisions.collect();
-        return print_value(args.output, &value);
-    }
-    let wide = args.output == Format::Wide;
-    env_table(&[view], true, wide).print(context.paint());
-    let mut table = Table::new(&["REVISION", "VERSION", "SHA256"]);
-    for one in revisions {
-        let program = one.data.resolved;
-        let digits = if wide { usize::MAX } else { 12 };
-        let sha256: String = program.sha256.chars().take(digits).collect();
-        table.row(vec![one.name.into(), program.version.into(), sha256.into()]);
-    }
-    out("");
-    table.print(context.paint());
-    Ok(())
-}
-
 async fn create(context: &Context, args: &CreateArgs) -> Outcome {
+    args.times.check(args.r#type)?;
     let key = args.env.key();
     let api = context.api().await?;
     if list_envs(&api, Some(key.0))
@@ -203,6 +175,8 @@ async fn create(context: &Context, args: &CreateArgs) -> Outcome {
         version: version.as_ref(),
         channel: args.origin.channel.as_deref(),
         spec: &args.spec,
+        kind: args.r#type.map(EnvType::name),
+        times: &args.times,
     };
     if let Some(channel) = definition.channel {
         let object = definition.follower(&api).await?;
@@ -231,6 +205,8 @@ async fn set(context: &Context, args: &SetArgs) -> Outcome {
         version: version.as_ref(),
         channel: args.origin.channel.as_deref(),
         spec: &args.spec,
+        kind: None,
+        times: &args.times,
     };
     define(context, "env set", &definition, &args.reason).await
 }
@@ -349,29 +325,6 @@ async fn delete(context: &Context, args: &DeleteArgs) -> Outcome {
     actions::recorded(context, action, deleted).await?;
     out(&format!("{shown} deleted; guests keep their programs"));
     Ok(())
-}
-
-/// What was rolled out, the newest first.
-pub(super) async fn history(context: &Context, args: &ShowArgs) -> Outcome {
-    let api = context.api().await?;
-    let key = args.env.key();
-    get_env(&api, key).await?;
-    let all = deployments_of(&api, key).await?;
-    match args.output {
-        Format::Json | Format::Yaml => {
-            let views: Vec<DeploymentView> = all.iter().map(DeploymentView::of).collect();
-            print_value(args.output, &json!({"items": views}))
-        }
-        Format::Table | Format::Wide if all.is_empty() => {
-            err(&format!("nothing was started in {}/{}", key.0, key.1));
-            Ok(())
-        }
-        Format::Table | Format::Wide => {
-            let wide = args.output == Format::Wide;
-            history_table(&all, wide).print(context.paint());
-            Ok(())
-        }
-    }
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ impl Targets {
         let labels = labels(vm);
         self.envs.iter().find(|(env, _)| {
             let is_here = env.namespace == view.namespace && env.spec.part == part;
-            is_here && env.spec.selector.matches(&labels)
+            is_here && !env.spec.is_cron() && env.spec.selector.matches(&labels)
         })
     }
 

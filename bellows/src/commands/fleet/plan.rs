@@ -75,6 +75,15 @@ pub(super) async fn plan(context: &Context, args: &PlanArgs) -> Outcome {
     let api = context.api().await?;
     let key = args.env.key();
     let env = get_env(&api, key).await?;
+    if env.spec.is_cron() {
+        let what = format!("fleet environment {}/{} verifies what runs", key.0, key.1);
+        return Err(Fail::not_so(what)
+            .rule("an environment of the type Cron changes no guest")
+            .fix(format!(
+                "see what it found: bellows fleet env show {}",
+                key.1
+            )));
+    }
     let world = world::read(context, &api, &env).await?;
     let deployments = super::objects::deployments_of(&api, key).await?;
     let of_running = running(&env, &deployments).map(|one| one.spec.revision.clone());
@@ -150,8 +159,12 @@ pub(super) fn of(mut world: World, revision: &str, wall: WallTime) -> Option<Pla
     Some(plan)
 }
 
-/// Replaces the deployments by the one that is planned.
+/// Replaces the deployments by the one that is planned. Its hooks allow everything.
 fn begin(world: &mut World, revision: &str, created: WallTime) {
+    let hooks = world.revisions.get(revision).into_iter();
+    let hooks = hooks.flat_map(|one| &one.rollout.hooks);
+    let answers = hooks.map(|hook| (hook.name.clone(), "allow".to_owned()));
+    let answers = answers.collect();
     world.environment.status.lock = None;
     world.deployments = vec![Deployment {
         name: PLANNED.to_owned(),
@@ -164,8 +177,10 @@ fn begin(world: &mut World, revision: &str, created: WallTime) {
             rollback_of: String::new(),
             reason: String::new(),
             stop: false,
+            tick: None,
         },
         status: DeploymentStatus::default(),
+        answers,
     }];
 }
 

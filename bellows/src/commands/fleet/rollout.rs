@@ -5,7 +5,7 @@ use fleet_store::deployment_object;
 use protocol::fleet::{DeploymentKind, DeploymentSpec};
 use protocol::parts::PartName;
 
-use super::args::{ReasonArgs, SpecArgs, VersionArgs};
+use super::args::{ReasonArgs, SpecArgs, TimesArgs, VersionArgs};
 use super::define::Definition;
 use super::runners::{self, RunnerArgs};
 use super::start::{KeyArgs, Start, action, begin};
@@ -74,6 +74,8 @@ async fn of_part(context: &Context, part: PartName, args: &RolloutArgs) -> Outco
         version: Some(&args.version),
         channel: None,
         spec: &args.spec,
+        kind: None,
+        times: &TimesArgs::default(),
     };
     let draft = definition.draft(context, &api).await?;
     let reason = args.reason.reason.as_deref();
@@ -87,6 +89,7 @@ async fn of_part(context: &Context, part: PartName, args: &RolloutArgs) -> Outco
             rollback_of: String::new(),
             reason: reason.unwrap_or_default().to_owned(),
             stop: false,
+            tick: None,
             revision,
         };
         let of_revision = format!("{}-1", spec.revision);

@@ -14,7 +14,7 @@ use crate::api::Api;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::terminal::out;
-use crate::view::fleet::Deployed;
+use crate::view::fleet::{Deployed, Env};
 
 /// Bring the guests to a kept revision.
 #[derive(Debug, Clone, Args)]
@@ -148,7 +148,11 @@ async fn ordered(context: &Context, what: &str, start: &Start<'_>, watch: &Watch
 /// Creates the deployment. Returns its name. One of the same name and order is left as it is.
 pub(super) async fn begin(api: &Api, start: &Start<'_>) -> Outcome<String> {
     let (namespace, env) = start.key;
-    let environment = get_env(api, start.key).await?.object;
+    let Env {
+        object: environment,
+        spec: of_env,
+        ..
+    } = get_env(api, start.key).await?;
     let revisions = revisions_of(api, start.key).await?;
     if !revisions.iter().any(|one| one.name == start.revision) {
         let what = format!(
@@ -177,6 +181,7 @@ pub(super) async fn begin(api: &Api, start: &Start<'_>) -> Outcome<String> {
         rollback_of: String::new(),
         reason: start.reason.unwrap_or_default().to_owned(),
         stop: false,
+        tick: None,
     };
     let name = start
         .id
@@ -185,8 +190,12 @@ pub(super) async fn begin(api: &Api, start: &Start<'_>) -> Outcome<String> {
     own(&mut object, &environment);
     api.create(DEPLOYMENT, namespace, &name, &object, false)
         .await?;
+    let what = match of_env.is_cron() {
+        true => "verifies that the guests run",
+        false => "brings the guests to",
+    };
     out(&format!(
-        "fleet deployment {namespace}/{name} brings the guests to {}",
+        "fleet deployment {namespace}/{name} {what} {}",
         start.revision
     ));
     Ok(name)

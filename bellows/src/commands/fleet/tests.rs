@@ -1,5 +1,6 @@
 //! The commands before the shipped API server. Where no engine runs, tests write what it would.
 
+mod cron;
 mod images;
 mod played;
 mod releases;

@@ -56,7 +56,8 @@ pub(super) async fn why(context: &Context, args: &WhyArgs) -> Outcome {
     for part in PartName::ALL {
         let env = envs
             .iter()
-            .find(|env| env.spec.part == part && env.spec.selector.matches(&labels(&vm)));
+            .filter(|env| env.spec.part == part && !env.spec.is_cron())
+            .find(|env| env.spec.selector.matches(&labels(&vm)));
         let (turn, last) = match &instance {
             Some(object) => world::turn_of(object, part),
             None => (None, None),

@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 
 use fleet_core::permit::Gate;
 use fleet_core::{
-    Degradation, Deployment, Environment, Facts, Guest, ImageCheck, Revision, World, owner_windows,
+    Degradation, Deployment, Environment, Facts, Guest, ImageCheck, Revision, World, health_check,
+    owner_windows,
 };
 use fleet_store::{KeptRevision, observed};
 use protocol::fleet::{
-    InstancePart, InstanceSpec, InstanceStatus, KEY_ENROLLED, KEY_WINDOWS, TurnSpec, instance_name,
+    InstancePart, InstanceSpec, InstanceStatus, KEY_ENROLLED, KEY_UNHEALTHY, KEY_WINDOWS, TurnSpec,
+    instance_name,
 };
 use protocol::parts::PartName;
 use serde::Deserialize;
@@ -108,6 +110,7 @@ fn deployment(one: Deployed) -> Deployment {
         created: one.created,
         spec: one.spec,
         status: one.status,
+        answers: BTreeMap::new(),
     }
 }
 
@@ -129,12 +132,14 @@ pub(super) fn guest(
     let degraded = conditions.find(|one| one["type"] == "Degraded" && one["status"] == "True");
     let annotation = vm["metadata"]["annotations"][KEY_WINDOWS].as_str();
     let (windows, unreadable) = owner_windows(annotation, trial_seconds);
+    let check = health_check(vm["metadata"]["annotations"][KEY_UNHEALTHY].as_str());
     Guest {
         node: vm["status"]["node"].as_str().unwrap_or_default().to_owned(),
         is_enrolled: vm["metadata"]["labels"][KEY_ENROLLED] != "false",
         boot: String::new(),
         observed: observed(view.unmanaged.map_or(Ok(&view.parts), Err), part),
         facts: Facts {
+            check: check.clone(),
             degraded: degraded.map(|one| Degradation {
                 message: one["message"].as_str().unwrap_or_default().to_owned(),
                 ..Degradation::default()
@@ -144,7 +149,7 @@ pub(super) fn guest(
             agent_connected: None,
             agent_is_new: false,
         },
-        gate: gate(vm).or(unreadable),
+        gate: gate(vm).or(unreadable).or(check.map(|_| Gate::Check)),
         turn,
         last,
         labels: labels(vm),

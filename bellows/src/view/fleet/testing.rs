@@ -19,6 +19,7 @@ pub(crate) fn deployed(name: &str, revision: &str, state: DeploymentState) -> De
             rollback_of: String::new(),
             reason: String::new(),
             stop: false,
+            tick: None,
         },
         status: DeploymentStatus {
             state,

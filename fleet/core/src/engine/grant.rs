@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use protocol::fleet::{DeploymentState, DeploymentStatus, Rollout, TurnSpec};
+use protocol::fleet::{DeploymentState, Rollout, TurnSpec};
 use protocol::time::WallTime;
 
 use super::action::{Now, Write};
+use super::gates::leave_gate;
+use super::hooks::{Hold, hold};
 use super::images;
 use super::stage::{self, stage};
 use super::standing::{self, Standing, standing};
@@ -29,6 +31,11 @@ pub(super) enum Pick<'a> {
 /// The turn to write, if there is one.
 pub(super) fn next(world: &World, memory: &BTreeMap<String, Memory>, now: Now) -> Option<Write> {
     let (deployment, revision) = running(world)?;
+    match hold(deployment, revision, false, now.wall) {
+        Hold::Free => {}
+        Hold::Waits => return None,
+        Hold::Write(write) => return Some(*write),
+    }
     if let Some(write) = stage::next(world, deployment, revision, now) {
         return Some(write);
     }
@@ -159,18 +166,6 @@ fn is_paused(deployment: &Deployment, guest: &Guest, releases: u32, now: WallTim
     };
     let waited = now.0.saturating_sub(last.last.at.0);
     u64::try_from(waited).is_ok_and(|waited| waited < pause(releases.saturating_sub(1)).0)
-}
-
-/// Adds the time behind a gate that the deadline leaves out.
-fn leave_gate(status: &mut DeploymentStatus, now: WallTime) {
-    let Some(blocked) = status.blocked_by.take() else {
-        return;
-    };
-    let stops = |gate: &&Gate| gate.as_str() == blocked.gate && gate.stops_the_deadline();
-    if Gate::ALL.iter().any(|gate| stops(&gate)) {
-        let waited = now.0.saturating_sub(blocked.since.0) / 1_000_000;
-        status.held_seconds += u64::try_from(waited).unwrap_or(0);
-    }
 }
 
 fn opened(deployment: &Deployment, now: WallTime) -> Option<Write> {

@@ -7,11 +7,13 @@ use protocol::fleet::{
 use protocol::time::WallTime;
 
 use super::action::{Now, Write};
+use super::hooks::Hold;
+use super::moved::moved;
 use super::order::{in_order, newest_started};
 use super::standing::{Tally, allowed_bad, tally};
-use super::{images, rollback, stage};
+use super::{cron, hooks, images, rollback, stage};
 use crate::counts;
-use crate::deployment::{DeploymentEvent, Move, next as table};
+use crate::deployment::DeploymentEvent;
 use crate::permit::Gate;
 use crate::world::{Deployment, Revision, World};
 
@@ -45,40 +47,6 @@ fn asked_for(world: &World, one: &Deployment, all: &[&Deployment], now: WallTime
 
 fn position(all: &[&Deployment], name: &str) -> Option<usize> {
     all.iter().position(|one| one.name == name)
-}
-
-/// The write of an event's consequence. `None` if the state stays.
-fn moved(
-    one: &Deployment,
-    event: DeploymentEvent,
-    evidence: Vec<String>,
-    now: WallTime,
-) -> Option<Write> {
-    let mut status = one.status.clone();
-    match table(status.state, one.spec.kind, event) {
-        Move::Ignored | Move::Stay | Move::Quit | Move::RollBack => return None,
-        Move::To(state) => status.state = state,
-        Move::StopFor(ending) => {
-            if status.ending == Some(ending) {
-                return None;
-            }
-            status.state = DeploymentState::ToBeStopped;
-            status.ending = Some(ending);
-        }
-        Move::End => {
-            status.state = status.ending.take().unwrap_or(DeploymentState::Stopped);
-        }
-    }
-    status.evidence.extend(evidence);
-    status.blocked_by = None;
-    if status.state.is_terminal() {
-        status.ending = None;
-        status.ended_at = Some(now);
-    }
-    Some(Write::Deployment {
-        name: one.name.clone(),
-        status,
-    })
 }
 
 fn lock(world: &World, all: &[&Deployment], epoch: u64, now: WallTime) -> Option<Write> {
@@ -139,6 +107,9 @@ fn run(world: &World, one: &Deployment, now: WallTime) -> Option<Write> {
         );
         return stopped(world, one, DeploymentEvent::Halt, vec![reason], now);
     };
+    if world.environment.spec.is_cron() {
+        return cron::run(world, one, revision, now);
+    }
     let tally = tally(world, one, revision);
     let mut write = limits(world, one, revision, &tally, now)?;
     if let Write::Deployment { status, .. } = &mut write {
@@ -160,6 +131,9 @@ fn limits(
     }
     if let Some(reasons) = stage::harm(world, one, revision, now) {
         return stopped(world, one, DeploymentEvent::Halt, reasons, now);
+    }
+    if let Some(reason) = hooks::veto(one, revision, now) {
+        return stopped(world, one, DeploymentEvent::Halt, vec![reason], now);
     }
     let ran = ran_for(one, now);
     let deadline = revision.rollout.deadline_seconds.saturating_mul(1_000_000);
@@ -225,7 +199,11 @@ fn ended(one: &Deployment, revision: &Revision, tally: &Tally, now: WallTime) ->
     if tally.waiting > 0 || !stage::is_passed(one, revision) {
         return None;
     }
-    moved(one, DeploymentEvent::AllSettled, tally.bad.clone(), now)
+    match hooks::hold(one, revision, true, now) {
+        Hold::Free => moved(one, DeploymentEvent::AllSettled, tally.bad.clone(), now),
+        Hold::Waits => None,
+        Hold::Write(write) => Some(*write),
+    }
 }
 
 /// Figures of the newest deployments, where they changed.
@@ -276,7 +254,9 @@ pub(super) fn environment_status(
     let counts = guests(world);
     let newest = newest_started(world);
     let has_failed = newest.is_some_and(|one| one.status.state == DeploymentState::Unhealthy);
-    let health = if has_failed {
+    let health = if world.environment.spec.is_cron() {
+        cron::health(world)
+    } else if has_failed {
         Health::Unhealthy
     } else {
         of_guests
@@ -287,8 +267,13 @@ pub(super) fn environment_status(
         _ => EnvironmentState::Inactive,
     };
     let revision = newest.and_then(|one| world.revisions.get(&one.spec.revision));
-    let mut conditions = rollback::conditions(world, newest, is_sick, now);
-    images::add_condition(&mut conditions, world, revision, now);
+    let conditions = if world.environment.spec.is_cron() {
+        cron::conditions(world)
+    } else {
+        let mut conditions = rollback::conditions(world, newest, is_sick, now);
+        images::add_condition(&mut conditions, world, revision, now);
+        conditions
+    };
     let status = EnvironmentStatus {
         state,
         health,

@@ -46,6 +46,7 @@ pub(super) fn spec_of(world: &World, like: &Deployment, instances: Vec<String>) 
         rollback_of: String::new(),
         reason: String::new(),
         stop: false,
+        tick: None,
     }
 }
 

@@ -123,6 +123,44 @@ fn blackouts_and_windows_of_a_guest_narrow() {
     );
 }
 
+/// In Berlin 02:30 is skipped on 2026-03-29 and comes twice on 2026-10-25.
+///
+/// Requirement: B24
+#[test]
+fn tick_comes_once_at_each_change_of_the_clock() {
+    let cron = Cron {
+        days: vec![Day::Sun],
+        start: "02:30".to_owned(),
+        time_zone: "Europe/Berlin".to_owned(),
+        verb: protocol::fleet::CronVerb::Verify,
+    };
+    let rows = [
+        (
+            "2026-03-28T12:00:00Z",
+            "2026-03-30T12:00:00Z",
+            "2026-03-29T01:00:00Z",
+        ),
+        (
+            "2026-10-24T12:00:00Z",
+            "2026-10-26T12:00:00Z",
+            "2026-10-25T00:30:00Z",
+        ),
+    ];
+    for (after, until, due) in rows {
+        assert_eq!(ticks(&cron, at(after), at(until)), [at(due)], "{after}");
+        assert_eq!(next_tick(&cron, at(after)), Some(at(due)));
+        // The bounds: a time that has been run is not due again.
+        assert_eq!(ticks(&cron, at(due), at(until)), []);
+        assert_eq!(ticks(&cron, at(after), at(due)), [at(due)]);
+    }
+    let year = ticks(
+        &cron,
+        at("2000-01-01T00:00:00Z"),
+        at("2026-01-01T00:00:00Z"),
+    );
+    assert_eq!(year.len(), 52, "what is older than a year is not counted");
+}
+
 #[test]
 fn calendar_without_an_opening_is_refused() {
     let blackout = |from: &str, to: &str| Blackout {
@@ -160,6 +198,14 @@ proptest! {
         let from = WallTime((week * 7 + 4) * DAY + DAY / 2);
         let found = calendar(&windows).openings(from, 7);
         prop_assert_eq!(found.len(), 1);
+        let cron = Cron {
+            days: vec![Day::Wed],
+            start,
+            time_zone: zone.to_owned(),
+            verb: protocol::fleet::CronVerb::Verify,
+        };
+        let due = ticks(&cron, from, WallTime(from.0 + 7 * DAY));
+        prop_assert_eq!(due, [found[0].start]);
         prop_assert_eq!(found[0].end.0 - found[0].start.0, 30 * 60_000_000);
     }
 }

@@ -1,5 +1,7 @@
 //! Records that are odd, counts, and what each order of a person leads to.
 
+use std::collections::BTreeMap;
+
 use fleet_core::{Action, Deployment, Engine, Event, Outcome, World, Write};
 use protocol::core::Core as _;
 use protocol::fleet::{
@@ -89,6 +91,7 @@ fn pending(world: &World, name: &str, kind: DeploymentKind, created: i64) -> Dep
             ..like.spec.clone()
         },
         status: DeploymentStatus::default(),
+        answers: BTreeMap::new(),
     }
 }
 

@@ -60,8 +60,10 @@ impl Objects {
                 rollback_of: String::new(),
                 reason: String::new(),
                 stop: false,
+                tick: None,
             },
             status: DeploymentStatus::default(),
+            answers: BTreeMap::new(),
         });
     }
 
@@ -109,6 +111,7 @@ impl Objects {
                     created: WallTime(number),
                     spec,
                     status: DeploymentStatus::default(),
+                    answers: BTreeMap::new(),
                 });
             }
             Write::Turn { guest, turn } => self.turns.entry(guest).or_default().0 = Some(turn),

@@ -177,6 +177,7 @@ impl PlayedGuest {
         Facts {
             degraded: None,
             fault: None,
+            check: None,
             agent_is_new: agent_seconds < 20,
             page_answers: Some(!matches!(self.running, Release::Deaf)),
             agent_connected: Some(agent_seconds >= 8),

@@ -39,6 +39,7 @@ impl Store {
                 rollback_of: String::new(),
                 reason: String::new(),
                 stop: false,
+                tick: None,
             };
             let made = self.made;
             self.create(format!("d{made}-{}", self.started), spec, now);

@@ -275,6 +275,7 @@ impl Store {
             created,
             spec,
             status: DeploymentStatus::default(),
+            answers: BTreeMap::new(),
         });
     }
 

@@ -117,6 +117,7 @@ fn world(guests: usize, is_running: bool) -> World {
             rollback_of: String::new(),
             reason: String::new(),
             stop: false,
+            tick: None,
         },
         status: DeploymentStatus {
             state: if is_running {
@@ -127,6 +128,7 @@ fn world(guests: usize, is_running: bool) -> World {
             started_at: Some(wall("2026-01-05T11:59:00Z")),
             ..DeploymentStatus::default()
         },
+        answers: BTreeMap::new(),
     };
     let lock = Lock {
         deployment: "d".to_owned(),

@@ -68,6 +68,7 @@ fn put_rollout(api: &TestApi, sha256: String) {
         rollback_of: String::new(),
         reason: String::new(),
         stop: false,
+        tick: None,
     };
     let mut deployment = deployment_object("default", "m-d", &deployment);
     deployment["metadata"]["creationTimestamp"] = json!("2026-01-05T12:00:00Z");

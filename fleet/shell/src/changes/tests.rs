@@ -28,6 +28,7 @@ fn world(status: DeploymentStatus) -> World {
             created: WallTime(0),
             spec: spec(DeploymentKind::User),
             status,
+            answers: BTreeMap::new(),
         }],
         guests: BTreeMap::new(),
         is_critical: false,
@@ -43,6 +44,7 @@ fn spec(kind: DeploymentKind) -> DeploymentSpec {
         rollback_of: "d".to_owned(),
         reason: String::new(),
         stop: false,
+        tick: None,
     }
 }
 

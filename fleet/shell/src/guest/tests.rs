@@ -74,3 +74,25 @@ fn guest_gets_no_turn_while_its_vm_moves_scales_or_does_not_run() {
         assert_eq!(gate(&status, None, WallTime(0)), expected, "{phase:?}");
     }
 }
+
+/// Requirement: B51
+#[test]
+fn health_check_of_the_operator_is_an_annotation_with_its_reason() {
+    let of = |text: Option<&str>| {
+        let mut vm = serde_json::json!({"metadata": {"name": "pg", "namespace": "default"}, "spec": {"guest": {
+            "cpus": {"min": 1, "use": 1, "max": 1}, "memorySlots": {"min": 1, "use": 1, "max": 1},
+            "rootDisk": {"image": "app"},
+        }}});
+        if let Some(text) = text {
+            vm["metadata"]["annotations"] = serde_json::json!({KEY_UNHEALTHY: text});
+        }
+        check(&serde_json::from_value(vm).expect("a VM"))
+    };
+    assert_eq!(of(None), None);
+    assert_eq!(of(Some(" \n")), None);
+    assert_eq!(of(Some("late\n")), Some("late".to_owned()));
+    assert_eq!(
+        of(Some(&"x".repeat(4096))).map(|text| text.len()),
+        Some(200)
+    );
+}

@@ -99,6 +99,7 @@ fn looked(guests: Vec<(&str, Guest, Felt)>) -> Looked {
             rollback_of: String::new(),
             reason: String::new(),
             stop: false,
+            tick: None,
         },
         status: DeploymentStatus {
             state: DeploymentState::InProgress,
@@ -113,6 +114,7 @@ fn looked(guests: Vec<(&str, Guest, Felt)>) -> Looked {
             }],
             ..DeploymentStatus::default()
         },
+        answers: BTreeMap::new(),
     };
     let lock = Lock {
         deployment: "d".to_owned(),

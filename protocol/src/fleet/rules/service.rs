@@ -6,14 +6,10 @@ use crate::admission::FieldError;
 
 pub(super) fn errors(spec: &EnvironmentSpec) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    if spec.r#type != EnvironmentType::of(spec.part) {
-        let rule = "must be Service for the parts scheduler, controller and fleet, and Daemon for \
-                    the others";
-        let value = match spec.r#type {
-            EnvironmentType::Daemon => "Daemon",
-            EnvironmentType::Service => "Service",
-        };
-        errors.push(invalid("type", rule, value));
+    if !spec.is_cron() && spec.r#type != EnvironmentType::of(spec.part) {
+        let rule = "must be Service for the parts scheduler, controller and fleet, and Daemon or \
+                    Cron for the others";
+        errors.push(invalid("type", rule, spec.r#type.as_str()));
     }
     let Some(service) = spec.service else {
         return errors;

@@ -1,3 +1,5 @@
+mod cron;
+
 use serde_json::json;
 
 use super::*;
@@ -48,7 +50,8 @@ fn bad_environments_are_refused_with_the_field() {
     let rows = vec![
         ("/spec/part", json!("sshd"), "spec"),
         ("/spec/type", json!("Service"), "spec.type"),
-        ("/spec/type", json!("Cron"), "spec"),
+        ("/spec/type", json!("Cron"), "spec.cron"),
+        ("/spec/type", json!("Job"), "spec"),
         ("/spec/service", json!({}), "spec.service"),
         ("/spec/unknown", json!(1), "spec"),
         ("/spec/source/release/version", json!("1.2"), version),

@@ -1,7 +1,7 @@
 //! Rules of windows, blackouts and the critical budget.
 
 use super::super::environment::EnvironmentSpec;
-use super::super::window::{Blackout, KEY_WINDOWS, Window, is_time_zone};
+use super::super::window::{Blackout, Day, KEY_WINDOWS, Window, is_time_zone};
 use super::field::invalid;
 use crate::admission::FieldError;
 
@@ -53,13 +53,8 @@ pub(super) fn errors(spec: &EnvironmentSpec) -> Vec<FieldError> {
 /// # Errors
 /// The member at fault, and the rule that it breaks.
 pub fn check_window(window: &Window, trial_seconds: u64) -> Result<(), (&'static str, String)> {
-    let is_repeated = (1..window.days.len()).any(|n| window.days[..n].contains(&window.days[n]));
-    if window.days.is_empty() || is_repeated {
-        return Err(("days", "must name a day, and each day once".to_owned()));
-    }
-    if window.start().is_none() {
-        return Err(("start", "must be a time of the day, as 02:00".to_owned()));
-    }
+    check_time(&window.days, window.start(), &window.time_zone)
+        .map_err(|(member, rule)| (member, rule.to_owned()))?;
     if !(10..=1440).contains(&window.minutes) {
         return Err(("minutes", "must be 10 to 1440".to_owned()));
     }
@@ -69,9 +64,25 @@ pub fn check_window(window: &Window, trial_seconds: u64) -> Result<(), (&'static
         let rule = format!("must be longer than a trial and a minute, {least} s: no trial fits");
         return Err(("minutes", rule));
     }
-    if !is_time_zone(&window.time_zone) {
+    Ok(())
+}
+
+/// Checks a weekly time. The error is the member at fault, and the rule that it breaks.
+pub(super) fn check_time(
+    days: &[Day],
+    start: Option<(u8, u8)>,
+    time_zone: &str,
+) -> Result<(), (&'static str, &'static str)> {
+    let is_repeated = (1..days.len()).any(|n| days[..n].contains(&days[n]));
+    if days.is_empty() || is_repeated {
+        return Err(("days", "must name a day, and each day once"));
+    }
+    if start.is_none() {
+        return Err(("start", "must be a time of the day, as 02:00"));
+    }
+    if !is_time_zone(time_zone) {
         let rule = "must be a name of the time zone database, as Europe/Berlin or UTC";
-        return Err(("timeZone", rule.to_owned()));
+        return Err(("timeZone", rule));
     }
     Ok(())
 }

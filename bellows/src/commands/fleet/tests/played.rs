@@ -161,6 +161,11 @@ impl Fleet {
         panic!("the deployments do not end");
     }
 
+    /// Lets time pass without a look.
+    pub(super) fn wait(&mut self, seconds: u64) {
+        self.second += seconds;
+    }
+
     fn now(&self) -> Now {
         let wall = (BEGIN + self.second) * 1_000_000;
         Now {
