@@ -33,7 +33,7 @@ const REFUSED: &str = "ImageRefused";
 
 /// Something that happened to a deployment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Note {
+struct FleetEvent {
     deployment: String,
     reason: &'static str,
     /// Tells it from others of this deployment and reason.
@@ -41,7 +41,7 @@ struct Note {
     message: String,
 }
 
-impl Note {
+impl FleetEvent {
     fn key(&self) -> (String, &'static str, String) {
         (self.deployment.clone(), self.reason, self.key.clone())
     }
@@ -76,8 +76,8 @@ impl Events {
         world: &World,
         now: WallTime,
     ) {
-        let due = notes(world, now);
-        let keys: BTreeSet<_> = due.iter().map(Note::key).collect();
+        let due = events_of(world, now);
+        let keys: BTreeSet<_> = due.iter().map(FleetEvent::key).collect();
         self.told.retain(|one| keys.contains(one));
         for note in due {
             if self.told.contains(&note.key()) {
@@ -109,7 +109,7 @@ impl Events {
 }
 
 /// What happened to the deployments lately.
-fn notes(world: &World, now: WallTime) -> Vec<Note> {
+fn events_of(world: &World, now: WallTime) -> Vec<FleetEvent> {
     world
         .deployments
         .iter()
@@ -125,8 +125,8 @@ fn notes(world: &World, now: WallTime) -> Vec<Note> {
         .collect()
 }
 
-fn note(one: &Deployment, reason: &'static str, key: String, message: String) -> Note {
-    Note {
+fn fleet_event(one: &Deployment, reason: &'static str, key: String, message: String) -> FleetEvent {
+    FleetEvent {
         deployment: one.name.clone(),
         reason,
         key,
@@ -138,7 +138,7 @@ fn is_fresh(at: WallTime, now: WallTime) -> bool {
     now.0.saturating_sub(at.0) < FRESH
 }
 
-fn started(one: &Deployment, now: WallTime) -> Option<Note> {
+fn started(one: &Deployment, now: WallTime) -> Option<FleetEvent> {
     one.status.started_at.filter(|at| is_fresh(*at, now))?;
     let what = match one.spec.kind {
         DeploymentKind::Cron => "verifies that guests run",
@@ -149,10 +149,10 @@ fn started(one: &Deployment, now: WallTime) -> Option<Note> {
     if !one.spec.reason.is_empty() {
         message = format!("{message}: {}", one.spec.reason);
     }
-    Some(note(one, "Started", String::new(), message))
+    Some(fleet_event(one, "Started", String::new(), message))
 }
 
-fn ended(one: &Deployment, now: WallTime) -> Option<Note> {
+fn ended(one: &Deployment, now: WallTime) -> Option<FleetEvent> {
     let status = &one.status;
     let halts = status.ending == Some(DeploymentState::Unhealthy);
     let is_new = status.ended_at.is_some_and(|at| is_fresh(at, now));
@@ -181,11 +181,11 @@ fn ended(one: &Deployment, now: WallTime) -> Option<Note> {
         _ => evidence.map_or_else(|| figures.clone(), |first| format!("{figures}; {first}")),
     };
     // Figures and evidence may grow while it halts: it is the same event.
-    Some(note(one, reason, String::new(), message))
+    Some(fleet_event(one, reason, String::new(), message))
 }
 
 /// A deployment that has waited behind one gate for an hour. The next gate is another event.
-fn blocked(one: &Deployment, now: WallTime) -> Option<Note> {
+fn blocked(one: &Deployment, now: WallTime) -> Option<FleetEvent> {
     let by = one.status.blocked_by.as_ref();
     let by = by.filter(|_| one.status.state == DeploymentState::Blocked)?;
     let due = WallTime(by.since.0.saturating_add(BLOCKED));
@@ -193,21 +193,26 @@ fn blocked(one: &Deployment, now: WallTime) -> Option<Note> {
         return None;
     }
     let message = format!("for an hour by {}: {}", by.gate, by.detail);
-    Some(note(one, "Blocked", by.since.to_micro_string(), message))
+    Some(fleet_event(
+        one,
+        "Blocked",
+        by.since.to_micro_string(),
+        message,
+    ))
 }
 
 /// A deployment whose image is not used.
-fn refused(world: &World, one: &Deployment) -> Option<Note> {
+fn refused(world: &World, one: &Deployment) -> Option<FleetEvent> {
     let revision = world.revisions.get(&one.spec.revision)?;
     match &revision.image {
         ImageCheck::Refused(why) if !one.status.state.is_terminal() => {
-            Some(note(one, REFUSED, why.clone(), why.clone()))
+            Some(fleet_event(one, REFUSED, why.clone(), why.clone()))
         }
         _ => None,
     }
 }
 
-fn event(loaded: &LoadedEnvironment, note: &Note, now: WallTime) -> Event {
+fn event(loaded: &LoadedEnvironment, note: &FleetEvent, now: WallTime) -> Event {
     let uid = loaded.uid(FleetKind::Deployment, &note.deployment);
     let about = ObjectReference {
         api_version: Some(format!("{GROUP}/{VERSION}")),

@@ -26,21 +26,21 @@ pub(crate) struct HookArgs {
     hook: String,
     /// What it says
     #[arg(value_enum, value_name = "ANSWER")]
-    answer: Answer,
+    answer: HookResponse,
     #[command(flatten)]
     reason: ReasonArgs,
 }
 
-/// Answer of a hook.
+/// What a hook says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Answer {
+enum HookResponse {
     /// The deployment goes on.
     Allow,
     /// The deployment halts.
     Deny,
 }
 
-impl Answer {
+impl HookResponse {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -73,7 +73,7 @@ pub(super) async fn answer(context: &Context, args: &HookArgs) -> Outcome {
     };
     let reason = args.reason.reason.as_deref();
     let text = match (args.answer, reason) {
-        (Answer::Deny, Some(reason)) => format!("deny: {reason}"),
+        (HookResponse::Deny, Some(reason)) => format!("deny: {reason}"),
         (answer, _) => answer.as_str().to_owned(),
     };
     let patch = json!({"metadata": {"annotations": {hook.key(): text}}});

@@ -43,7 +43,7 @@ fn world(kind: DeploymentKind, status: DeploymentStatus) -> World {
 
 /// Reasons and messages of the events of a deployment at a minute.
 fn said(kind: DeploymentKind, status: DeploymentStatus, minute: i64) -> Vec<String> {
-    let notes = notes(&world(kind, status), WallTime(minute * MINUTE));
+    let notes = events_of(&world(kind, status), WallTime(minute * MINUTE));
     let texts = notes
         .iter()
         .map(|one| format!("{}: {}", one.reason, one.message));
@@ -158,7 +158,7 @@ fn what_is_old_is_not_told_again_and_a_gate_is_told_after_an_hour() {
 fn event_is_named_by_what_happened_alone() {
     let of = |status, minute: i64| {
         let world = world(DeploymentKind::User, status);
-        notes(&world, WallTime(minute * MINUTE)).remove(0)
+        events_of(&world, WallTime(minute * MINUTE)).remove(0)
     };
     let first = of(ends(DeploymentState::Unhealthy, "a"), 1);
     let later = of(ends(DeploymentState::Unhealthy, "b"), 9);
