@@ -24,6 +24,7 @@ pub mod migration;
 pub mod mode;
 pub mod monitor;
 pub mod monitor_v2;
+pub mod notice;
 pub mod object;
 pub mod overtaken;
 pub mod parts;

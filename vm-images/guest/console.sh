@@ -4,4 +4,6 @@
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin HOME=/root PS1='\h:\w# '
 read -r _ || exit 0
 cd /root || exit 1
+# A notice of the host. The image may have no other program than the shell.
+[ ! -r /run/bellows/notice ] || while read -r line; do echo "$line"; done < /run/bellows/notice
 exec /bin/sh -i

@@ -197,6 +197,10 @@ pub(crate) fn files(guest: &GuestRecipe) -> BTreeMap<String, String> {
         include_str!("../guest/sshd_config").to_owned(),
     );
     put(
+        "etc/profile",
+        include_str!("../guest/profile.sh").to_owned(),
+    );
+    put(
         "etc/sysctl.conf",
         guest
             .sysctl

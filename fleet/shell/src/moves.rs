@@ -1,5 +1,6 @@
 //! Who carries out moves of guests to new runners? The driver of [`fleet_core::runners`].
 //!
+//! * `notice`: what people read at a login while their guest is about to move.
 //! * `look`: reads VMs, pods, migrations and instances.
 //! * `orders`: writes of one order.
 //! * `program`: which program a runner of this machine runs.
@@ -10,6 +11,7 @@
 //! * Without settings no call is made.
 
 mod look;
+mod notice;
 mod orders;
 mod program;
 

@@ -4,15 +4,17 @@
 #[path = "moves/near.rs"]
 mod near;
 
-use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
-use axum::routing::get;
+use axum::http::Method;
+use axum::routing::{get, put};
 use daemon_kit::clock::Clock;
 use fleet::{Location, Metrics, MoveParams, Mover, Pulses, Standing};
 use fleet_core::runners::{Key, Settings, Wanted};
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
+use protocol::notice::MoveNotice;
 use protocol::runner::control_socket;
 use protocol::time::Span;
 use serde_json::{Value, json};
@@ -30,17 +32,22 @@ const MIGRATIONS: &str = "/apis/vm.neon.tech/v1/namespaces/default/virtualmachin
 struct Stage {
     api: TestApi,
     folder: TempDir,
+    notices: Notices,
 }
+
+/// Orders about notices: pod, method, body, and the number of migrations that were made before.
+type Notices = Arc<Mutex<Vec<(String, Method, String, usize)>>>;
 
 impl Stage {
     async fn new() -> Self {
         let stage = Self {
             api: TestApi::start().await,
             folder: tempfile::tempdir().expect("a folder"),
+            notices: Notices::default(),
         };
         stage.create_vm("pg").await;
         for pod in ["pg-1", "pg-2"] {
-            serve_runner(stage.folder.path(), pod);
+            stage.serve_runner(pod);
         }
         stage
     }
@@ -100,6 +107,29 @@ impl Stage {
         ended.expect("it comes to rest").expect("a look")
     }
 
+    fn serve_runner(&self, pod: &str) {
+        let state = include_str!("../../../protocol/testdata/runner/state_booting.json");
+        let mut state: Value = serde_json::from_str(state).expect("JSON");
+        state["phase"] = json!("running");
+        state["accel"] = json!("kvm");
+        let socket = control_socket(self.folder.path(), "default", pod);
+        std::fs::create_dir_all(socket.parent().expect("a folder")).expect("a folder");
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        let respond = move || std::future::ready(axum::Json(state.clone()));
+        let (api, notices, pod) = (self.api.clone(), Arc::clone(&self.notices), pod.to_owned());
+        let note = move |method: Method, body: String| {
+            let made = api.lines().into_iter();
+            let made = made.filter(|line| *line == format!("POST {MIGRATIONS}"));
+            let order = (pod.clone(), method, body, made.count());
+            notices.lock().expect("no panic").push(order);
+            std::future::ready(())
+        };
+        let router = Router::new()
+            .route("/v1/state", get(respond))
+            .route("/v1/guest/notice", put(note.clone()).delete(note));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+    }
+
     fn writes(&self) -> Vec<String> {
         let mut lines = self.api.lines();
         lines.retain(|line| !line.starts_with("GET"));
@@ -141,19 +171,6 @@ fn pod(vm: &str, name: &str, uid: &str, image: &str) -> Value {
         "spec": {"containers": [{"name": "neonvm-runner", "image": image}]},
         "status": {"phase": "Running"},
     })
-}
-
-fn serve_runner(state_dir: &Path, pod: &str) {
-    let state = include_str!("../../../protocol/testdata/runner/state_booting.json");
-    let mut state: Value = serde_json::from_str(state).expect("JSON");
-    state["phase"] = json!("running");
-    state["accel"] = json!("kvm");
-    let socket = control_socket(state_dir, "default", pod);
-    std::fs::create_dir_all(socket.parent().expect("a folder")).expect("a folder");
-    let listener = UnixListener::bind(&socket).expect("a socket");
-    let respond = move || std::future::ready(axum::Json(state.clone()));
-    let router = Router::new().route("/v1/state", get(respond));
-    tokio::spawn(async move { axum::serve(listener, router).await });
 }
 
 /// Each migration ends as soon as it is made.
@@ -228,6 +245,34 @@ async fn failed_migration_leaves_guest_and_field_as_they_were() {
     let end = stage.instance()["status"]["runner"].clone();
     assert_eq!(end["result"], "Bad", "{end}");
     assert_eq!(end["reason"], "no room on the node");
+}
+
+/// The guest is told before its migration is made, and the notice goes with the end of the move:
+/// in the pod where the guest then is.
+///
+/// Requirement: R44
+#[tokio::test]
+async fn guest_is_told_before_it_moves_and_the_notice_goes_with_the_end() {
+    for (phase, ends_in) in [("Succeeded", "pg-2"), ("Failed", "pg-1")] {
+        let stage = Stage::new().await;
+        play_controller(&stage.api, phase);
+        stage.move_all().await;
+        let notices = stage.notices.lock().expect("no panic").clone();
+        let (pod, method, body, made) = notices.first().expect("a notice");
+        assert_eq!((pod.as_str(), method, *made), ("pg-1", &Method::PUT, 0));
+        let notice = MoveNotice::parse(body.as_bytes()).expect("a notice");
+        assert!(notice.text().contains("version 1.1.0"), "{}", notice.text());
+        let (pod, method, ..) = notices.last().expect("its end");
+        assert_eq!(
+            (pod.as_str(), method),
+            (ends_in, &Method::DELETE),
+            "{notices:?}"
+        );
+        let kept = notices
+            .iter()
+            .filter(|(_, method, ..)| *method == Method::DELETE);
+        assert_eq!(kept.count(), 1, "{notices:?}");
+    }
 }
 
 /// The process ends between two steps, and another one goes on.

@@ -12,6 +12,7 @@ use neonvm_guestd::core::flags::{self, Flags, Invocation};
 use neonvm_guestd::core::overlay::Overlay;
 use neonvm_guestd::shell::http::{Served, serve};
 use neonvm_guestd::shell::keeper;
+use neonvm_guestd::shell::notice::Notice;
 use neonvm_guestd::shell::parts::{self, Parts, Renewal};
 use neonvm_guestd::shell::render;
 use neonvm_guestd::shell::runtime::Runtime;
@@ -87,6 +88,7 @@ async fn renew(mut renewed: mpsc::Receiver<Renewal>, parts: &Parts) {
 }
 
 async fn run(flags: Flags) -> anyhow::Result<()> {
+    let notice = flags.parts_run.with_file_name("notice");
     let settings = parts::Settings {
         parts: flags.parts,
         run: flags.parts_run,
@@ -128,6 +130,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         units: flags.render_units,
         notes: flags.render_notes,
     };
+    let notice = Notice::new(notice);
     let (renewals, renewed) = mpsc::channel(1);
     let (states, part_states) = watch::channel(PartStates::new());
     let parts = Arc::new(Parts::new(settings, states, renewals));
@@ -147,6 +150,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         overlay,
         runtime,
         parts: parts.clone(),
+        notice,
         now: wall,
     };
     let mut terminate = signal(SignalKind::terminate())?;

@@ -2,6 +2,7 @@
 
 pub mod http;
 pub mod keeper;
+pub mod notice;
 pub mod parts;
 pub mod render;
 mod response;

@@ -19,7 +19,7 @@ use super::{Access, program};
 use crate::guest::{gate, runner_state};
 use crate::look::Surroundings;
 use crate::pulse::Pulse;
-use crate::runners::{Pod, has_other_pod, pod_of};
+use crate::runners::{Pod, Runner, has_other_pod, pod_of};
 
 /// Longest time for the lists.
 const LISTS_LIMIT: Duration = Duration::from_secs(10);
@@ -42,6 +42,8 @@ pub(crate) struct KnownGuest {
     pub(crate) instance: Option<LoadedInstance>,
     /// Uid of the object with the name of the newest move's migration.
     pub(crate) migration: Option<String>,
+    /// Runner of the VM's pod.
+    pub(crate) runner: Runner,
 }
 
 /// What is listed once for a look.
@@ -161,6 +163,7 @@ impl Access {
             },
             instance,
             migration: uid,
+            runner: lists.surroundings.runner(vm),
         })
     }
 

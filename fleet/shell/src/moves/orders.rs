@@ -26,6 +26,7 @@ const INVALID: u16 = 422;
 impl Access {
     pub(super) async fn carry_out(&self, key: &Key, known: &KnownGuest, order: &Order) -> Outcome {
         let instance = known.instance.as_ref();
+        self.tell_people(key, known, order).await;
         match order {
             Order::Begin(turn) => {
                 let (store, owner) = (&self.store, &known.owner);

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::keeper::Request as KeeperRequest;
+use super::notice::Notice;
 use super::parts::{self, Parts};
 use super::response::{HttpResponse, answer, json};
 use super::runtime::Runtime;
@@ -58,6 +59,8 @@ pub struct Served {
     pub runtime: Runtime,
     /// Parts of the guest that are replaced while it runs.
     pub parts: Arc<Parts>,
+    /// What people read at a login.
+    pub notice: Notice,
     /// Reads the wall clock. Tests pass a fixed time.
     pub now: fn() -> WallTime,
 }
@@ -142,6 +145,9 @@ async fn route(served: &Served, request: Request<Incoming>) -> HttpResponse {
     let path = request.uri().path().to_owned();
     if path.starts_with(protocol::parts::ROUTE) {
         return parts::route::route(&served.parts, request).await;
+    }
+    if path == protocol::notice::ROUTE {
+        return served.notice.route(request).await;
     }
     if let Some(dir) = path.strip_prefix("/files/") {
         if !served.runtime.is_pushed(dir) {

@@ -1,5 +1,5 @@
-//! Relays orders about the guest's parts from the control routes to the guest's daemon: streams
-//! them, stores nothing.
+//! Relays orders about the guest's parts, and notices to its people, from the control routes to the
+//! guest's daemon: streams them, stores nothing.
 
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
@@ -15,6 +15,7 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Body as _;
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
+use protocol::notice::{MOST_BYTES, RUNNER_ROUTE};
 use protocol::parts::{PROGRAM_BYTES, PartName, ROUTE};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -42,12 +43,21 @@ pub struct GuestLink {
     pub key: PathBuf,
 }
 
-/// Routes of the guest's parts.
+/// Routes of the guest's parts and of its notice.
 pub(super) fn routes() -> Router<Handle> {
     Router::new()
         .route(RELAYED, get(relay))
         .route("/v1/guest/parts/{part}", put(relay))
         .route("/v1/guest/parts/{part}/{order}", post(relay))
+        .route(RUNNER_ROUTE, put(relay_notice).delete(relay_notice))
+}
+
+async fn relay_notice(State(handle): State<Handle>, request: Request) -> Response {
+    if request.body().size_hint().lower() > MOST_BYTES as u64 {
+        let text = format!("a notice is longer than {MOST_BYTES} bytes\n");
+        return (StatusCode::PAYLOAD_TOO_LARGE, text).into_response();
+    }
+    send(&handle.guest, protocol::notice::ROUTE, request).await
 }
 
 async fn relay(State(handle): State<Handle>, request: Request) -> Response {
@@ -64,7 +74,11 @@ async fn relay(State(handle): State<Handle>, request: Request) -> Response {
     }
     let query = request.uri().query().map(|query| format!("?{query}"));
     let target = format!("{ROUTE}{rest}{}", query.unwrap_or_default());
-    match timeout(EXCHANGE_LIMIT, exchange(&handle.guest, &target, request)).await {
+    send(&handle.guest, &target, request).await
+}
+
+async fn send(guest: &GuestLink, target: &str, request: Request) -> Response {
+    match timeout(EXCHANGE_LIMIT, exchange(guest, target, request)).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
             let text = format!("failed to relay to the guest's daemon: {error}\n");

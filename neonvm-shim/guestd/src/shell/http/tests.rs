@@ -78,6 +78,7 @@ async fn programs_of_the_guest_are_refused() {
         overlay: None,
         runtime: Runtime::new(root.path().join("no-drive")),
         parts: Arc::new(crate::shell::parts::tests::parts(root.path())),
+        notice: Notice::new(root.path().join("notice")),
         now: || WallTime(0),
     };
     let cancel = CancellationToken::new();

@@ -90,6 +90,24 @@ async fn program_is_streamed_to_the_guest_with_the_guests_own_key() {
     assert!(text.starts_with("GET /v1/parts "), "{text}");
 }
 
+/// Requirement: R44
+#[tokio::test]
+async fn notice_is_relayed_to_the_guest_within_its_bound() {
+    let routes = runner(daemon().await, PathBuf::from("/nowhere/guestd.key"));
+    for method in ["PUT", "DELETE"] {
+        let line = format!("{method} /v1/guest/notice");
+        let (status, text) = asked(&routes, &line, vec![b'x'; 100]).await;
+        assert_eq!(status, 409, "the guest's status is relayed");
+        assert!(text.starts_with(&format!("{method} /v1/notice ")), "{text}");
+    }
+    let line = "PUT /v1/guest/notice";
+    assert_eq!(asked(&routes, line, vec![b'x'; 1 << 20]).await.0, 413);
+    assert_eq!(
+        asked(&routes, "POST /v1/guest/notice", Vec::new()).await.0,
+        405
+    );
+}
+
 #[tokio::test]
 async fn other_paths_and_long_programs_do_not_reach_the_guest() {
     let routes = runner(daemon().await, PathBuf::from("/nowhere/guestd.key"));
