@@ -22,6 +22,9 @@ pub struct Args {
     /// Address of metrics, health and log filter
     #[arg(long, default_value = "0.0.0.0:7780", value_name = "ADDRESS")]
     pub listen: SocketAddr,
+    /// Address of join scripts; it is listened on only with the settings `join`
+    #[arg(long, default_value = "0.0.0.0:7781", value_name = "ADDRESS")]
+    pub join_listen: SocketAddr,
     /// JSON file of settings; the built-in settings without it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

@@ -8,6 +8,7 @@ use fleet_signatures::{ImageKey, KeyError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::join::JoinConfig;
 use crate::runners::RunnersConfig;
 
 /// Most bytes of the file, and of each file that it names.
@@ -27,6 +28,9 @@ pub struct Config {
     /// Signatures of container images. Without it images are not verified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<ImagesConfig>,
+    /// Scripts by which machines get the updater. Without it they are not served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub join: Option<JoinConfig>,
     /// Seconds in one step after which a task is stuck and the process ends.
     pub stuck_seconds: u32,
     /// Moves of running guests to a new runner. Without it no guest is moved.
@@ -48,6 +52,7 @@ impl Default for Config {
             allow_dev_keys: false,
             authorities: Vec::new(),
             images: None,
+            join: None,
             stuck_seconds: 30,
             runners: None,
         }
@@ -68,7 +73,7 @@ pub enum ConfigError {
     /// The file has other members or values.
     #[error(
         "{file}: {reason}; its members are allowDevKeys (true or false), authorities (paths), \
-         images (an object), runners (an object) and stuckSeconds (25 to 3600)"
+         images (an object), join (an object), runners (an object) and stuckSeconds (25 to 3600)"
     )]
     Invalid {
         /// Path of the file.
@@ -105,6 +110,9 @@ impl Config {
         }
         if let Some(runners) = &config.runners {
             runners.check().map_err(|reason| invalid(file, &reason))?;
+        }
+        if let Some(join) = &config.join {
+            join.check().map_err(|reason| invalid(file, &reason))?;
         }
         Ok(config)
     }
@@ -194,6 +202,8 @@ mod tests {
             r#"{"authorities": "/a.pem"}"#,
             r#"{"runners": {"image": "r:1", "version": "1.0.0"}}"#,
             r#"{"images": {}}"#,
+            r#"{"join": {}}"#,
+            r#"{"join": {"suiteUrl": "http://a.example", "suiteKey": "a2V5", "channels": {"s": "https://a.example"}}}"#,
             r#"{"images": {"key": "/a.pem", "log": true}}"#,
         ] {
             let error = load(bad).expect_err(bad).to_string();

@@ -8,5 +8,6 @@
 
 pub mod args;
 pub mod config;
+pub mod join;
 pub mod runners;
 pub mod watchdog;

@@ -19,12 +19,13 @@ use fleet::{Location, Metrics, MoveParams, Mover, Params, Pulses};
 use fleet_controller::args::{Args, Command};
 use fleet_controller::config::Config;
 use fleet_controller::runners::RunnersConfig;
-use fleet_controller::watchdog;
+use fleet_controller::{join, watchdog};
 use leader_election::{Led, exit_of, while_leading};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use protocol::units::Resources;
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// Time-out of a call about the Lease.
@@ -107,7 +108,9 @@ async fn run(
     let help = "Whether this replica leads";
     registry.register("bellows_fleet_leads", help, leads.clone());
     let metrics = Metrics::register(&mut registry);
-    let connections = ConnectionCounters::register(&mut registry).server("metrics");
+    let connections = ConnectionCounters::register(&mut registry);
+    let scripts = scripts(&args, config, &connections, &cancel).await?;
+    let connections = connections.server("metrics");
     let listener = TcpListener::bind(args.listen).await;
     let listener = listener.with_context(|| format!("could not listen on {}", args.listen))?;
     let pages = Admin::new(Arc::new(registry), connections)
@@ -151,7 +154,28 @@ async fn run(
     journal.close().await;
     done?;
     server.await?;
+    if let Some(scripts) = scripts {
+        scripts.await?;
+    }
     Ok(())
+}
+
+/// Serves join scripts where they are switched on. Replicas that do not lead serve them too.
+async fn scripts(
+    args: &Args,
+    config: &Config,
+    connections: &ConnectionCounters,
+    cancel: &CancellationToken,
+) -> anyhow::Result<Option<JoinHandle<()>>> {
+    let Some(join) = config.join.clone() else {
+        return Ok(None);
+    };
+    let at = args.join_listen;
+    let listener = TcpListener::bind(at).await;
+    let listener = listener.with_context(|| format!("could not listen on {at}"))?;
+    let counters = connections.server("join");
+    let serving = join::run(listener, join, counters, cancel.clone());
+    Ok(Some(tokio::spawn(serving)))
 }
 
 /// Moves of guests to new runners. Without settings of them nothing is done.

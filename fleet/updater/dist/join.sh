@@ -19,7 +19,8 @@ fail() {
     exit "$1"
 }
 
-base_url='' channel='' suite_url='' key=''
+# Values of a script that bellows-fleet serves; options replace them. key_text is the key in base64.
+base_url='' channel='' suite_url='' key='' key_text=''
 while [ $# -gt 0 ]; do
     [ $# -ge 2 ] || usage
     case "$1" in
@@ -31,7 +32,7 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
 done
-[ -n "$base_url" ] && [ -n "$channel" ] && [ -n "$suite_url" ] && [ -n "$key" ] || usage
+[ -n "$base_url" ] && [ -n "$channel" ] && [ -n "$suite_url" ] && [ -n "$key$key_text" ] || usage
 
 # Each becomes a line of a file: no spaces, quotes or line ends.
 is_url() {
@@ -43,7 +44,7 @@ is_url "$suite_url" || fail 64 "--suite-url must begin with https:// or file:/ a
 case "$channel" in
     *[!a-z0-9-]* | -* | *-) fail 64 '--channel must be lower-case letters, digits and inner hyphens' ;;
 esac
-[ -f "$key" ] || fail 64 "--key $key is no file"
+[ -z "$key" ] || [ -f "$key" ] || fail 64 "--key $key is no file"
 [ "$(id -u)" = 0 ] || fail 69 'root is needed to install packages: run it by sudo'
 
 if command -v apt-get > /dev/null; then
@@ -112,6 +113,10 @@ install_packages() {
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
+if [ -z "$key" ]; then
+    key=$folder/key
+    printf '%s' "$key_text" | base64 -d > "$key" || fail 69 'the key of this script is not base64'
+fi
 read_file "${base_url%/}/v1/$channel/version" "$folder/version" ||
     fail 69 "failed to read ${base_url%/}/v1/$channel/version"
 version=$(head -c 65 "$folder/version")

@@ -188,3 +188,39 @@ fn rights_to_move_guests_come_with_their_settings() {
         assert!(error.contains("schema"), "{wrong}: {error}");
     }
 }
+
+/// Requirement: R35
+#[test]
+fn port_of_join_scripts_is_open_only_with_their_settings() {
+    let Some(kit) = Kit::find("port_of_join_scripts_is_open_only_with_their_settings") else {
+        return;
+    };
+    let service = key("Service", SYSTEM, "bellows-fleet-join");
+    let policy = key("NetworkPolicy", SYSTEM, "bellows-fleet-join");
+    let off = kit.chart(&["fleet.enabled=true"]);
+    assert!(!off.contains_key(&service) && !off.contains_key(&policy));
+    let join = json!({
+        "suiteUrl": "https://packages.example/", "suiteKey": "a2V5",
+        "channels": {"stable": "https://releases.example/"},
+    });
+    let mut on = kit.chart(&["fleet.enabled=true", &format!("fleet.config.join={join}")]);
+    assert_eq!(at(&on, &service, "/spec/ports/0/port"), 7781);
+    assert_eq!(at(&on, &service, "/spec/selector"), json!({"name": NAME}));
+    let ingress = at(&on, &policy, "/spec/ingress").clone();
+    assert_eq!(ingress, json!([{"ports": [{"port": 7781}]}]));
+    let map = key("ConfigMap", SYSTEM, "bellows-fleet-config");
+    let config = at(&on, &map, "/data/config.json");
+    let config: Value = serde_json::from_str(config.as_str().expect("a text")).expect("JSON");
+    assert_eq!(config["join"], join);
+    on.retain(|key, _| *key != service && *key != policy);
+    let kinds = |made: &BTreeMap<Key, Value>| made.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(kinds(&on), kinds(&off), "nothing else comes with them");
+    for wrong in ["http://a.example", "https://a'b", ""] {
+        let mut bad = join.clone();
+        bad["channels"]["stable"] = json!(wrong);
+        let set = format!("fleet.config.join={bad}");
+        let error = kit.helm("template", &["--set-json", &set]);
+        let error = error.expect_err(wrong);
+        assert!(error.contains("schema"), "{wrong}: {error}");
+    }
+}
