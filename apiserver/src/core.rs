@@ -23,6 +23,7 @@
 //! * a `/status` write never touches the spec, a plain write never the status —
 //!   `store::tests::status_and_spec_are_kept_apart`
 
+pub mod audit;
 pub mod body;
 pub mod cells;
 pub mod codec;

@@ -16,6 +16,7 @@
 //!     listen: "127.88.0.1:6443".parse()?, // port 0: any free one
 //!     names: vec!["localhost".into()],    // further names in the certificate
 //!     seen: Vec::new(),                   // positions of stores that others rest on
+//!     audit_log: None,                    // file with a line for each call
 //! })
 //! .await?;
 //! println!("https://{} {:?}", server.addr, server.kubeconfig_path);
@@ -70,6 +71,7 @@ use crate::core::protobuf::Messages;
 use crate::core::request::{FieldValidation, Target, Verb, WriteOptions};
 use crate::core::store::{NAMESPACE_KIND, Store, WriteRequest};
 use crate::core::view::{CRD_KIND, Change};
+use crate::shell::audit::{AuditLog, AuditThread};
 use crate::shell::db::{Db, File, Storage};
 use crate::shell::engine::{Engine, StoreThread};
 use crate::shell::files;
@@ -103,6 +105,8 @@ pub struct Config {
     /// Positions of stores that were seen before, for example by the node driver. A store that is
     /// older than its own among them is a copy that was put back, and gets a new identity.
     pub seen: Vec<Position>,
+    /// File that a line for each call is appended to. `None`: calls are not written down.
+    pub audit_log: Option<PathBuf>,
 }
 
 /// A server that is ready to run.
@@ -126,6 +130,7 @@ struct Parts {
     identity: pki::Identity,
     token: String,
     hub: Arc<Hub>,
+    audit: Option<(AuditLog, AuditThread)>,
     // Dropped in this order: the thread ends when its last handle is gone.
     engine: Engine,
     thread: StoreThread,
@@ -170,6 +175,8 @@ fn prepare(
     storage: Arc<dyn Storage>,
 ) -> Result<Parts, StartError> {
     let dir = config.state_dir.as_path();
+    let audit_log = config.audit_log.as_deref();
+    let audit = audit_log.map(AuditLog::open).transpose()?;
     files::make_private_dir(dir)?;
     let store_path = dir.join(STORE_FILE);
     let mut db = Db::open_on(&store_path, storage)?;
@@ -200,6 +207,7 @@ fn prepare(
         identity,
         token,
         hub,
+        audit,
         engine,
         thread,
     })
@@ -316,15 +324,18 @@ impl Server {
             identity,
             token,
             hub,
+            audit,
             engine,
             thread,
         } = self.parts;
+        let (audit, auditor) = audit.unzip();
         let app = Arc::new(App {
             engine: engine.clone(),
             hub: Arc::clone(&hub),
             token,
             messages,
             documents: http::Documents::default(),
+            audit,
             cancel: cancel.clone(),
         });
         let serving = listen::serve(
@@ -335,8 +346,12 @@ impl Server {
             cancel.clone(),
         );
         tokio::join!(serving, housekeeping(&hub, engine, &store_path, cancel));
-        // All handles to the thread are gone now, so it finishes its queue and closes the file.
-        let ended = tokio::task::spawn_blocking(move || thread.join()).await;
+        // All handles to the threads are gone now, so they finish their queues and close the files.
+        let ended = tokio::task::spawn_blocking(move || {
+            auditor.map(AuditThread::join);
+            thread.join()
+        })
+        .await;
         if matches!(ended, Ok(true)) {
             Ok(())
         } else {

@@ -22,6 +22,9 @@ struct Args {
     /// Further name in the server's certificate; may be repeated.
     #[arg(long = "name")]
     names: Vec<String>,
+    /// File that a line for each call is appended to, as an Event of audit.k8s.io/v1
+    #[arg(long, value_name = "FILE")]
+    audit_log: Option<PathBuf>,
 }
 
 #[tokio::main]
@@ -53,6 +56,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         listen: args.listen,
         names: args.names,
         seen: Vec::new(),
+        audit_log: args.audit_log,
     };
     let server = start(config).await?;
     println!(

@@ -1,5 +1,6 @@
 //! Everything with a clock, a file or a socket in it.
 
+pub mod audit;
 pub mod db;
 pub mod engine;
 pub mod files;

@@ -58,6 +58,7 @@ pub fn start() -> Result<InMemory, StartError> {
         token: TOKEN.to_owned(),
         messages,
         documents: http::Documents::default(),
+        audit: None,
         cancel: CancellationToken::new(),
     };
     let router = http::router(Arc::new(app));

@@ -96,6 +96,7 @@ async fn start_error(dir: &Path) -> StartError {
         listen,
         names: Vec::new(),
         seen: Vec::new(),
+        audit_log: None,
     };
     start(config).await.expect_err("it does not start")
 }
@@ -268,6 +269,7 @@ async fn a_truncated_store_opens_whole_or_is_named() {
             listen,
             names: Vec::new(),
             seen: Vec::new(),
+            audit_log: None,
         };
         match start(config).await {
             Err(StartError::Store(error @ DbError::Damaged { .. })) => {
@@ -324,6 +326,7 @@ async fn a_flipped_byte_never_empties_the_store() {
             listen,
             names: Vec::new(),
             seen: Vec::new(),
+            audit_log: None,
         };
         match start(config).await {
             Err(StartError::Store(DbError::Damaged { .. } | DbError::Format { .. })) => {}
@@ -372,6 +375,7 @@ async fn a_store_in_use_and_a_taken_port_are_named() {
         listen,
         names: Vec::new(),
         seen: Vec::new(),
+        audit_log: None,
     };
     let error = start(config).await.expect_err("the port is taken");
     assert!(

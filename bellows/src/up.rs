@@ -43,6 +43,7 @@ mod secrets;
 pub(crate) mod status;
 mod supervisor;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -83,6 +84,7 @@ struct Plan {
     scheduler: ::scheduler::config::Config,
     node: node::NodeSettings,
     peers: Option<peers::Plan>,
+    audit_log: Option<PathBuf>,
 }
 
 impl Plan {
@@ -91,6 +93,7 @@ impl Plan {
             agent: agent::config(args.agent_config.as_deref())?,
             scheduler: scheduler::config(args.scheduler_config.as_deref())?,
             peers: peers::Plan::read(&args.peers)?,
+            audit_log: args.audit_log.as_deref().map(absolute).transpose()?,
             node: node::NodeSettings {
                 allocatable: machine::share(args.allocatable_cpu, args.allocatable_memory)?,
                 accel: args.accel.choice(),
@@ -100,6 +103,12 @@ impl Plan {
             },
         })
     }
+}
+
+/// A process in the background has another working directory.
+fn absolute(file: &Path) -> Outcome<PathBuf> {
+    let path = std::path::absolute(file);
+    path.map_err(|error| Fail::usage(format!("--audit-log {}: {error}", file.display())))
 }
 
 /// Runs until a signal or a shutdown request.
@@ -236,7 +245,7 @@ async fn serve(
 async fn start_parts(plan: Plan, base: &Base, supervisor: &mut Supervisor) -> Outcome {
     let mut registry = Registry::default();
     let connections = ConnectionCounters::register(&mut registry);
-    let api = apiserver::start(base, supervisor, &connections).await?;
+    let api = apiserver::start(base, supervisor, &connections, plan.audit_log).await?;
     let client = api.client.clone();
     scheduler::start(base, supervisor, &client, plan.scheduler).await?;
     // The controllers of sets and of policies write the same part.

@@ -15,7 +15,7 @@ use tokio::sync::OnceCell;
 
 pub use self::foreign::{attachment_kind, foreign_kind};
 use crate::cluster::{
-    ControlPlane, Lifetime, Programs, Tier, cluster_or_skip, kubectl_or_skip, spawn,
+    AUDIT_LOG, ControlPlane, Lifetime, Programs, cluster_or_skip, kubectl_or_skip, spawn,
     until_established,
 };
 use crate::kubeconfig::{config_of, install_crypto};
@@ -50,6 +50,8 @@ pub struct Api {
     pub flavour: Flavour,
     /// Namespace of this test. It is the client's default.
     pub namespace: String,
+    /// Lines of the server's audit log.
+    pub audit_log: PathBuf,
     kubeconfig: PathBuf,
     kubectl: PathBuf,
     scratch: TempDir,
@@ -57,6 +59,7 @@ pub struct Api {
 
 struct Running {
     kubeconfig: PathBuf,
+    audit_log: PathBuf,
     _dir: TempDir,
     _alive: Alive,
 }
@@ -115,6 +118,7 @@ impl Api {
             flavour,
             namespace: format!("contract-{number}"),
             kubeconfig: running.kubeconfig.clone(),
+            audit_log: running.audit_log.clone(),
             kubectl,
             scratch: tempfile::tempdir()?,
         };
@@ -171,6 +175,16 @@ impl Api {
     pub async fn client(&self) -> Result<kube::Client> {
         let mut config = config_of(&self.kubeconfig).await?;
         config.default_namespace.clone_from(&self.namespace);
+        Ok(kube::Client::try_from(config)?)
+    }
+
+    /// A client that shows another token than any that there is, or one of an account.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be used.
+    pub async fn client_with_token(&self, token: &str) -> Result<kube::Client> {
+        let mut config = config_of(&self.kubeconfig).await?;
+        config.auth_info = serde_json::from_value(json!({"token": token}))?;
         Ok(kube::Client::try_from(config)?)
     }
 
@@ -260,6 +274,8 @@ async fn embedded() -> Result<Running> {
     let mut words = vec![OsString::from(program("neonvm-apiserver"))];
     words.extend(["--listen", "127.0.0.1:0", "--state-dir"].map(OsString::from));
     words.push(dir.path().into());
+    let audit_log = dir.path().join(AUDIT_LOG);
+    words.extend(["--audit-log".into(), audit_log.clone().into()]);
     let process = spawn(dir.path(), "apiserver", Lifetime::WithUs, &words)?;
     let log = dir.path().join("log/apiserver.log");
     // Line that the server prints when it is ready.
@@ -274,6 +290,7 @@ async fn embedded() -> Result<Running> {
     .await?;
     Ok(Running {
         kubeconfig,
+        audit_log,
         _dir: dir,
         _alive: Alive::Embedded { _process: process },
     })
@@ -281,11 +298,12 @@ async fn embedded() -> Result<Running> {
 
 async fn kubernetes(programs: Programs) -> Result<Running> {
     let dir = tempfile::tempdir()?;
-    let plane = ControlPlane::start(programs, dir.path(), Tier::Api, Lifetime::WithUs).await?;
+    let plane = ControlPlane::start_audited(programs, dir.path()).await?;
     plane.install_kinds()?;
     let webhook = webhook(&plane, dir.path()).await?;
     Ok(Running {
         kubeconfig: plane.kubeconfig(),
+        audit_log: dir.path().join(AUDIT_LOG),
         _dir: dir,
         _alive: Alive::Kubernetes {
             _webhook: webhook,

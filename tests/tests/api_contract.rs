@@ -24,8 +24,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use fleet::{
-    environment_in_a_rollout_is_not_deleted, fixed_members_of_fleet_objects_stay,
-    fleet_objects_are_listed_by_field_and_label, fleet_objects_are_refused_by_field,
+    calls_on_fleet_objects_are_lines_of_the_audit_log, environment_in_a_rollout_is_not_deleted,
+    fixed_members_of_fleet_objects_stay, fleet_objects_are_listed_by_field_and_label,
+    fleet_objects_are_refused_by_field,
 };
 use kinds::{
     empty_members_are_no_change, every_fixed_member_is_refused_by_field,
@@ -89,6 +90,7 @@ contract!(
     fixed_members_of_fleet_objects_stay,
     environment_in_a_rollout_is_not_deleted,
     fleet_objects_are_listed_by_field_and_label,
+    calls_on_fleet_objects_are_lines_of_the_audit_log,
 );
 
 /// Runs one part of the contract, in a namespace of its own.

@@ -21,6 +21,18 @@ pub fn segments(path: &str) -> Result<Vec<String>, ApiError> {
     path.trim_matches('/').split('/').map(decode).collect()
 }
 
+/// The target of a path of objects. `None` for any other path, `Some(None)` for one that names no
+/// kind.
+#[must_use]
+pub fn target(segments: &[String]) -> Option<Option<Target>> {
+    let names: Vec<&str> = segments.iter().map(String::as_str).collect();
+    match names.as_slice() {
+        ["api", version, _, ..] => Some(Target::parse("", version, &segments[2..])),
+        ["apis", group, version, _, ..] => Some(Target::parse(group, version, &segments[3..])),
+        _ => None,
+    }
+}
+
 /// Kind, namespace and object that a path names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Target {

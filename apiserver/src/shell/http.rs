@@ -22,9 +22,10 @@ use self::accept::Accept;
 pub use self::documents::Documents;
 pub use self::exchange::App;
 use self::exchange::Exchange;
-use self::output::{json, text_header};
+use self::output::json;
+pub(super) use self::output::text_header;
 use crate::core::error::{ApiError, Reason};
-use crate::core::request::{self, DeleteOptions, PatchKind, Query, Target, Verb, WriteOptions};
+use crate::core::request::{self, DeleteOptions, PatchKind, Query, Verb, WriteOptions};
 use crate::core::store::{self, WriteRequest};
 
 /// Beginning of the headers by which a caller asks to act as another user: `Impersonate-User`,
@@ -41,22 +42,37 @@ async fn entry(State(app): State<Arc<App>>, request: Request) -> Response {
     if matches!(path, "/healthz" | "/livez" | "/readyz") && request.method() == Method::GET {
         return (StatusCode::OK, "ok").into_response();
     }
-    if !is_authorised(request.headers(), &app.token) {
-        let refusal = ApiError::new(Reason::Unauthorized, "Unauthorized");
-        let mut response = respond::refusal(&refusal);
-        let challenge = header::HeaderValue::from_static("Bearer");
-        response
-            .headers_mut()
-            .insert(header::WWW_AUTHENTICATE, challenge);
-        return response;
+    let is_authenticated = is_authorised(request.headers(), &app.token);
+    let audit = app.audit.as_ref();
+    let audited = audit.and_then(|log| log.begin(&request, is_authenticated));
+    let response = if is_authenticated {
+        serve(&app, request).await
+    } else {
+        unauthorised()
+    };
+    match audited {
+        Some(audited) => audited.until_sent(response),
+        None => response,
     }
+}
+
+fn unauthorised() -> Response {
+    let mut response = respond::refusal(&ApiError::new(Reason::Unauthorized, "Unauthorized"));
+    let challenge = header::HeaderValue::from_static("Bearer");
+    response
+        .headers_mut()
+        .insert(header::WWW_AUTHENTICATE, challenge);
+    response
+}
+
+async fn serve(app: &Arc<App>, request: Request) -> Response {
     if let Some(connection) = request.extensions().get::<Connection>() {
         connection.trust();
     }
     let started = std::time::Instant::now();
     let (method, uri) = (request.method().clone(), request.uri().clone());
     let response = match refuse_impersonation(request.headers()) {
-        Ok(()) => dispatch(&app, request).await,
+        Ok(()) => dispatch(app, request).await,
         Err(refusal) => Err(refusal),
     };
     let response = response.unwrap_or_else(|refusal| respond::refusal(&refusal));
@@ -103,20 +119,19 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
     let segments = request::segments(request.uri().path())?;
     let names: Vec<&str> = segments.iter().map(String::as_str).collect();
     let accept = Accept::parse(request.headers());
-    let (group, version, rest) = match names.as_slice() {
-        [
-            "apis",
-            "authorization.k8s.io",
-            "v1",
-            "selfsubjectaccessreviews",
-        ] if request.method() == Method::POST => {
-            return review(app, request).await;
-        }
-        ["api", version, _, ..] => ("", *version, &segments[2..]),
-        ["apis", group, version, _, ..] => (*group, *version, &segments[3..]),
-        other => return docs::answer(app, request.method(), other, &accept),
+    let reviews = [
+        "apis",
+        "authorization.k8s.io",
+        "v1",
+        "selfsubjectaccessreviews",
+    ];
+    if names == reviews && request.method() == Method::POST {
+        return review(app, request).await;
+    }
+    let Some(target) = request::target(&segments) else {
+        return docs::answer(app, request.method(), &names, &accept);
     };
-    let target = Target::parse(group, version, rest).ok_or_else(ApiError::unknown_path)?;
+    let target = target.ok_or_else(ApiError::unknown_path)?;
     let form = app.hub.with(|view| store::form(&view.registry, &target))?;
     let exchange = Exchange {
         query: Query::parse(request.uri().query().unwrap_or_default()),

@@ -12,6 +12,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use axum::response::Response;
+use daemon_kit::connections::http::Addresses;
 use daemon_kit::connections::{self, Bounds, Connection, ServerCounters, WhenFull};
 use daemon_kit::descriptors;
 use daemon_kit::serving::{Ending, Patience, converse};
@@ -65,6 +66,13 @@ async fn serve_connection(
     router: Router,
     cancel: CancellationToken,
 ) -> Ending {
+    let (Ok(peer), Ok(local)) = (stream.peer_addr(), stream.local_addr()) else {
+        return Ending::Broken;
+    };
+    let addresses = Addresses {
+        peer: peer.ip().to_canonical(),
+        local: local.ip(),
+    };
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
@@ -73,7 +81,8 @@ async fn serve_connection(
         }
         Err(_) => return Ending::TimedOut,
     };
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(addresses);
         let (connection, router) = (connection.clone(), router.clone());
         async move { Ok::<_, Infallible>(answer(request, connection, router).await) }
     });

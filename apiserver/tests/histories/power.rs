@@ -99,6 +99,7 @@ fn start(dir: &Path, disk: &Arc<Disk>) -> Running {
         listen: "127.0.0.1:0".parse().expect("an address"),
         names: Vec::new(),
         seen: Vec::new(),
+        audit_log: None,
     };
     let storage: Arc<dyn Storage> = Arc::new(Medium(Arc::clone(disk)));
     let stop = CancellationToken::new();

@@ -12,6 +12,9 @@ use tokio_util::sync::CancellationToken;
 /// Longest wait for anything in these tests.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
+/// Name of the audit log in the state directory.
+pub(crate) const AUDIT_LOG: &str = "audit.log";
+
 /// A server in this process.
 pub(crate) struct Running {
     pub(crate) dir: tempfile::TempDir,
@@ -42,6 +45,7 @@ impl Running {
             runtime.expect("a runtime").block_on(async {
                 let listen = "127.0.0.1:0".parse().expect("an address");
                 let config = Config {
+                    audit_log: Some(state_dir.join(AUDIT_LOG)),
                     state_dir,
                     listen,
                     names: vec!["localhost".to_owned()],

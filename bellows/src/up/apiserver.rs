@@ -1,6 +1,6 @@
 //! The API server, and the client through which the other components use it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use apiserver::{Config, Position, StartError};
@@ -29,6 +29,7 @@ pub(crate) async fn start(
     base: &Base,
     supervisor: &mut Supervisor,
     connections: &ConnectionCounters,
+    audit_log: Option<PathBuf>,
 ) -> Outcome<Started> {
     let listen = base.instance.api();
     let config = Config {
@@ -40,6 +41,7 @@ pub(crate) async fn start(
             "kubernetes.default.svc".into(),
         ],
         seen: seen(base.state.path()),
+        audit_log,
     };
     let mut server = apiserver::start(config)
         .await

@@ -48,6 +48,10 @@ pub(crate) struct UpArgs {
     /// Scheduler's configuration [default: built in]
     #[arg(long, value_name = "FILE")]
     pub(super) scheduler_config: Option<PathBuf>,
+    /// File that a line for each call of the API is appended to, as an Event of audit.k8s.io/v1
+    /// [default: none]
+    #[arg(long, value_name = "FILE")]
+    pub(super) audit_log: Option<PathBuf>,
     /// Return when everything is ready and leave it running in the background
     #[arg(long)]
     pub(super) detach: bool,

@@ -36,6 +36,8 @@ pub(super) const SERVICE_PORT: u16 = 443;
 const SERVICES: &str = "10.96.0.0/16";
 /// Request rates of both clients. The defaults delay a start by 5 s.
 const CLIENT_RATE: [&str; 2] = ["--kube-api-qps=500", "--kube-api-burst=1000"];
+/// Audit log of a control plane that has one, in its directory.
+pub const AUDIT_LOG: &str = "audit.log";
 /// Starts with another port if another process takes the port first.
 const PORTS_TRIED: usize = 3;
 
@@ -56,6 +58,8 @@ pub struct ControlPlane {
     life: Lifetime,
     url: String,
     attachment: Attachment,
+    /// Whether calls are written to [`AUDIT_LOG`], by the policy of `deploy/fleet`.
+    is_audited: bool,
     pub(super) pki: Option<Pki>,
     running: BTreeMap<Part, (Child, Known)>,
 }
@@ -82,6 +86,19 @@ impl ControlPlane {
         Ok(plane)
     }
 
+    /// Starts etcd and an API server with the audit policy that is shipped. The log is
+    /// [`AUDIT_LOG`] in `dir`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`ControlPlane::start`]. The API server ends if it does not accept the policy.
+    pub async fn start_audited(programs: Programs, dir: &Path) -> Result<Self> {
+        let mut plane = Self::new(programs, dir, Lifetime::WithUs)?;
+        plane.is_audited = true;
+        plane.bring_up(Tier::Api).await?;
+        Ok(plane)
+    }
+
     /// A control plane without running components.
     pub(super) fn new(programs: Programs, dir: &Path, life: Lifetime) -> Result<Self> {
         install_crypto();
@@ -96,6 +113,7 @@ impl ControlPlane {
             life,
             url: String::new(),
             attachment: Attachment::Loopback,
+            is_audited: false,
             pki: None,
             running: BTreeMap::new(),
         })
@@ -327,7 +345,11 @@ impl ControlPlane {
             let port = TcpListener::bind((LOOPBACK, 0))?.local_addr()?.port();
             self.url = format!("https://{LOOPBACK}:{port}");
             self.make_pki(&[LOOPBACK])?;
-            self.start_part(Part::ApiServer, &api_flags(self.attachment, port))?;
+            let mut flags = api_flags(self.attachment, port);
+            if self.is_audited {
+                flags.extend(audit_flags());
+            }
+            self.start_part(Part::ApiServer, &flags)?;
             match self.until_ready().await {
                 Err(_)
                     if left > 0
@@ -542,6 +564,14 @@ fn api_flags(attachment: Attachment, port: u16) -> Vec<String> {
     flags.push(format!("--secure-port={port}"));
     flags.push(format!("--service-cluster-ip-range={SERVICES}"));
     flags
+}
+
+fn audit_flags() -> [String; 2] {
+    let policy = crate::checkout().join("deploy/fleet/audit-policy.yaml");
+    [
+        format!("--audit-policy-file={}", policy.display()),
+        format!("--audit-log-path={AUDIT_LOG}"),
+    ]
 }
 
 fn controller_flags() -> Vec<String> {

@@ -1,11 +1,17 @@
 //! Objects of the fleet: both servers refuse the same ones, and name the same field.
 
+use std::collections::BTreeMap;
+
 use bellows_tests::api::Api;
+use bellows_tests::patience::wait_for;
+use hyper::Request;
+use hyper::header::HeaderValue;
 use kube::Api as Objects;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
     PostParams,
 };
+use kube::client::Body;
 use protocol::fleet::{FleetKind, GROUP, VERSION};
 use serde_json::{Value, json};
 
@@ -252,4 +258,119 @@ pub(super) async fn fleet_objects_are_listed_by_field_and_label(api: &Api) {
     let unknown = ListParams::default().fields("spec.reason=x");
     let refused = deployments.list(&unknown).await;
     assert_eq!(refusal(refused).0, 400);
+}
+
+/// Calls by verb, URI and status.
+type Calls = BTreeMap<(String, String, u16), usize>;
+
+/// Sends a call as it is. Returns the status of the response, whose body was read.
+async fn send(client: &kube::Client, method: &str, uri: &str, body: &Value) -> u16 {
+    let content = match method {
+        "PATCH" => "application/merge-patch+json",
+        _ => "application/json",
+    };
+    let body = if body.is_null() {
+        Vec::new()
+    } else {
+        body.to_string().into_bytes()
+    };
+    let request = Request::builder().method(method).uri(uri);
+    let request = request
+        .header("content-type", content)
+        .body(Body::from(body));
+    let response = client.send(request.unwrap()).await.unwrap();
+    let status = response.status().as_u16();
+    response.into_body().collect_bytes().await.unwrap();
+    status
+}
+
+/// Good and refused calls on an environment, as verb, method, URI, body and status.
+fn calls_about(all: &str, name: &str) -> Vec<(&'static str, &'static str, String, Value, u16)> {
+    let one = format!("{all}/{name}");
+    let kind = FleetKind::Environment;
+    let made = object(kind, name, sound(kind));
+    let bad = object(kind, name, changed(kind, "/part", &json!("sshd")));
+    let stale = json!({"metadata": {"resourceVersion": "1"}, "spec": {"paused": true}});
+    let status = json!({"status": {"health": "Healthy"}});
+    let watch = format!("{all}?watch=1&timeoutSeconds=1");
+    vec![
+        ("create", "POST", all.to_owned(), made.clone(), 201),
+        ("create", "POST", all.to_owned(), made, 409),
+        ("create", "POST", all.to_owned(), bad, 422),
+        ("get", "GET", one.clone(), Value::Null, 200),
+        ("list", "GET", format!("{all}?limit=1"), Value::Null, 200),
+        ("watch", "GET", watch, Value::Null, 200),
+        ("patch", "PATCH", format!("{one}/status"), status, 200),
+        ("patch", "PATCH", one.clone(), stale, 409),
+        ("delete", "DELETE", one.clone(), Value::Null, 200),
+        ("get", "GET", one, Value::Null, 404),
+    ]
+}
+
+/// Lines about paths that begin so.
+fn lines(api: &Api, begin: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(&api.audit_log).unwrap_or_default();
+    // The last line may still be written.
+    let whole = text
+        .split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'));
+    let all = whole.map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let is_about = |line: &Value| line["requestURI"].as_str().unwrap().starts_with(begin);
+    all.filter(is_about).collect()
+}
+
+fn told(lines: &[Value]) -> Calls {
+    let mut calls = Calls::new();
+    for line in lines {
+        let text = |name: &str| line[name].as_str().unwrap().to_owned();
+        let code = line["responseStatus"]["code"].as_u64().unwrap();
+        let key = (
+            text("verb"),
+            text("requestURI"),
+            u16::try_from(code).unwrap(),
+        );
+        *calls.entry(key).or_default() += 1;
+    }
+    calls
+}
+
+/// Requirement: B49
+pub(super) async fn calls_on_fleet_objects_are_lines_of_the_audit_log(api: &Api) {
+    let client = api.client().await.unwrap();
+    let path = format!("/apis/{GROUP}/{VERSION}/namespaces/{}/", api.namespace);
+    let all = format!("{path}{}", FleetKind::Environment.plural());
+    let mut made = Calls::new();
+    for name in ["a", "b", "c"] {
+        for (verb, method, uri, body, expected) in calls_about(&all, name) {
+            let status = send(&client, method, &uri, &body).await;
+            assert_eq!(status, expected, "{method} {uri}");
+            *made.entry((verb.to_owned(), uri, status)).or_default() += 1;
+        }
+    }
+    let nobody = api.client_with_token("nobody").await.unwrap();
+    assert_eq!(send(&nobody, "GET", &all, &Value::Null).await, 401);
+    made.insert(("list".to_owned(), all.clone(), 401), 1);
+    let mut other = Request::get(&all).body(Body::empty()).unwrap();
+    let user = HeaderValue::from_static("nobody");
+    other.headers_mut().insert("impersonate-user", user);
+    assert_eq!(client.send(other).await.unwrap().status(), 403);
+    made.insert(("list".to_owned(), all.clone(), 403), 1);
+    wait_for("a line for each call", super::PATIENCE, || async {
+        let told = told(&lines(api, &path));
+        if told == made {
+            Ok(())
+        } else {
+            Err(format!("{told:?} of {made:?}"))
+        }
+    })
+    .await
+    .unwrap();
+    for line in lines(api, &path) {
+        let whole = line.to_string();
+        assert_eq!(line["level"], "Metadata", "{whole}");
+        assert_eq!(line["stage"], "ResponseComplete", "{whole}");
+        assert_eq!(line["objectRef"]["apiGroup"], GROUP, "{whole}");
+        assert!(!whole.contains("1.2.3"), "a body is told: {whole}");
+        assert!(!whole.contains("requestObject"), "{whole}");
+    }
 }

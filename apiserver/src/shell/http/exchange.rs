@@ -9,6 +9,7 @@ use super::output::Output;
 use crate::core::codec::Form;
 use crate::core::protobuf::Messages;
 use crate::core::request::{Query, Target};
+use crate::shell::audit::AuditLog;
 use crate::shell::engine::Engine;
 use crate::shell::hub::Hub;
 
@@ -25,6 +26,8 @@ pub struct App {
     pub messages: Messages,
     /// OpenAPI documents made so far.
     pub documents: Documents,
+    /// Where calls are written. `None`: nowhere.
+    pub audit: Option<AuditLog>,
     /// Ends all running watches.
     pub cancel: CancellationToken,
 }

@@ -22,7 +22,10 @@ pub(super) struct Output {
     pub(super) yaml: bool,
 }
 
-pub(super) fn text_header<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> &'a str {
+pub(in crate::shell) fn text_header<'a>(
+    headers: &'a HeaderMap,
+    name: &header::HeaderName,
+) -> &'a str {
     headers
         .get(name)
         .and_then(|value| value.to_str().ok())
