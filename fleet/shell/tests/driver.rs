@@ -1,6 +1,8 @@
 //! The driver before the shipped API server, with guests that a test plays: a runner's socket and a
 //! monitor's page.
 
+#[path = "driver/copy.rs"]
+mod copy;
 mod support;
 
 use std::collections::BTreeMap;

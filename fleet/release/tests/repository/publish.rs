@@ -63,6 +63,40 @@ async fn release_that_was_served_is_never_withdrawn() {
     );
 }
 
+/// A channel of one's own is ahead of the others, and who promotes there has no other channel.
+///
+/// Requirement: R44
+#[tokio::test]
+async fn staging_channel_has_its_own_version_and_key() {
+    let shop = Shop::open().await;
+    for bad in ["stable", "Staging", "../x", ""] {
+        assert!(shop.publisher.add_channel(bad).await.is_err(), "{bad:?}");
+    }
+    shop.publisher.add_channel("staging").await.unwrap();
+    shop.release("1.2.0").await.unwrap();
+    // Keys of a job that promotes in this channel alone.
+    let keys = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(shop.keys()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        if ["channel-staging", "snapshot", "timestamp"].contains(&name.as_str()) {
+            fs::copy(&path, keys.path().join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    let job = Publisher::new(&shop.folder(), keys.path());
+    let promoted = job.promote("staging", "1.2.0", false).await;
+    assert_eq!(promoted.unwrap(), Changed::Yes);
+    let refused = job.promote("stable", "1.2.0", false).await;
+    assert!(
+        matches!(refused, Err(PublishError::NoKey(_))),
+        "{refused:?}"
+    );
+    let repository = shop.repository().await.unwrap();
+    let staging = repository.channel("staging").await.unwrap();
+    assert_eq!(staging.version.to_string(), "1.2.0");
+    assert_eq!(shop.version().await.as_deref(), Ok("1.0.0"), "stable stays");
+}
+
 /// Requirement: R43
 #[tokio::test]
 async fn lower_major_is_refused_also_if_it_is_urgent() {
