@@ -178,6 +178,20 @@ impl Site {
     ///
     /// If it fails. The message holds its output.
     pub async fn ssh(&self, vm: &str, line: &str, input: Option<&Path>) -> Result<String> {
+        self.run_ssh(&[vm, "--", line], input).await
+    }
+
+    /// Runs a login shell in a guest as root, with `input` as its commands.
+    ///
+    /// # Errors
+    ///
+    /// If it fails. The message holds its output.
+    pub async fn ssh_shell(&self, vm: &str, input: &Path) -> Result<String> {
+        self.run_ssh(&[vm], Some(input)).await
+    }
+
+    async fn run_ssh(&self, words: &[&str], input: Option<&Path>) -> Result<String> {
+        let line = words.join(" ");
         let input = match input {
             Some(path) => Stdio::from(std::fs::File::open(path)?),
             None => Stdio::null(),
@@ -185,7 +199,7 @@ impl Site {
         let output = Command::new(bellows_bin())
             .args(["ssh", "--state-dir"])
             .arg(self.state_dir())
-            .args([vm, "--", line])
+            .args(words)
             .stdin(input)
             .kill_on_drop(true)
             .output();

@@ -13,7 +13,10 @@ use bellows_tests::publisher::sha256_of;
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use daemon_kit::http_client::over_unix;
 use hyper::Method;
+use protocol::notice::RUNNER_ROUTE;
 use protocol::parts::{PartName, PartPhase, PartSource, PartState, PartStates};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
 
 const VM: &str = "parts";
 /// Length of the trials, seconds.
@@ -47,12 +50,43 @@ impl World {
     }
 
     async fn asked(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Vec<u8>, String> {
+        self.sent(method, &format!("/v1/guest/parts{path}"), body)
+            .await
+    }
+
+    async fn sent(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Vec<u8>, String> {
         let socket = self.site.rundir(VM).await.unwrap().join("control.sock");
-        let path = format!("/v1/guest/parts{path}");
-        let asked = over_unix(&socket, method, &path, body, EXCHANGE).await;
+        let asked = over_unix(&socket, method, path, body, EXCHANGE).await;
         asked
             .map(|body| body.to_vec())
             .map_err(|error| error.to_string())
+    }
+
+    /// What a login shell of the guest prints before its first command, and that.
+    async fn login(&self) -> String {
+        let commands = self.site.state_dir().join("commands");
+        std::fs::write(&commands, "echo in\n").unwrap();
+        let shell = wait_for("a login", PATIENCE, || async {
+            let shell = self.site.ssh_shell(VM, &commands).await;
+            shell.map_err(|error| format!("{error:#}"))
+        });
+        shell.await.unwrap()
+    }
+
+    /// Begins a shell on the guest's console, and waits until it has shown a text.
+    async fn console_shows(&self, text: &str) {
+        let folder = self.site.rundir(VM).await.unwrap();
+        let mut console = UnixStream::connect(folder.join("console.sock"))
+            .await
+            .unwrap();
+        console.write_all(b"\n").await.unwrap();
+        wait_for(text, PATIENCE, || async {
+            let log = std::fs::read(folder.join("console.log")).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log).into_owned();
+            log.contains(text).then_some(()).ok_or(log)
+        })
+        .await
+        .unwrap();
     }
 
     async fn part(&self, part: PartName) -> Result<PartState, String> {
@@ -201,4 +235,43 @@ async fn good_parts_are_kept_and_bad_ones_go_back_while_the_guest_works_on() {
 
     assert_eq!(world.guest.state().await.unwrap().boot_id, boot);
     session.simple_query("SELECT 1").await.unwrap();
+}
+
+/// Requirement: R44
+#[tokio::test(flavor = "multi_thread")]
+async fn notice_is_shown_at_ssh_and_console_until_it_is_taken_away() {
+    if !guest_or_skip("notice_is_shown_at_ssh_and_console_until_it_is_taken_away") {
+        return;
+    }
+    let world = World::boot().await;
+    let put = async |version: &str| {
+        let body = format!(
+            r#"{{"version":"{version}","since":"2026-11-30T06:00:00Z","valid_seconds":3600}}"#
+        );
+        world
+            .sent(Method::PUT, RUNNER_ROUTE, body.into_bytes())
+            .await
+    };
+    assert_eq!(world.login().await, "in\n");
+    for hostile in ["", "1.0.0 reboot", r"1.0.0\u001b[2J", r"1.0.0\n"] {
+        let refused = put(hostile).await.unwrap_err();
+        assert!(refused.contains("422"), "{refused}");
+    }
+    assert_eq!(world.login().await, "in\n", "nothing is written");
+
+    put("1.2.3").await.unwrap();
+    let shown = world.login().await;
+    let words = "This machine is about to move to a new runner, version 1.2.3, \
+                 as decided at 2026-11-30T06:00:00Z.";
+    assert!(
+        shown.starts_with(words) && shown.ends_with("\nin\n"),
+        "{shown}"
+    );
+    world.console_shows(words).await;
+
+    world
+        .sent(Method::DELETE, RUNNER_ROUTE, Vec::new())
+        .await
+        .unwrap();
+    assert_eq!(world.login().await, "in\n");
 }

@@ -8,9 +8,12 @@ use bellows_tests::site::{Site, UpOptions, postgres_vm};
 use bellows_tests::{guest_or_skip, other_build};
 use serde_json::Value;
 use test_records::retry::retry_known_tcg_bug;
+use tokio::time::timeout;
 
 const VM: &str = "kept";
 const PATIENCE: Duration = Duration::from_secs(240);
+/// Longest login. One that is cut by the move must not be waited for until the move has ended.
+const LOGIN: Duration = Duration::from_secs(12);
 const ROLLOUT: [&str; 5] = ["fleet", "rollout", "runner", "--output", "json"];
 
 async fn order(site: &Site, more: &[&str]) -> Result<Value, String> {
@@ -48,9 +51,33 @@ async fn boot_id(site: &Site) -> String {
     state.await.expect("a guest")
 }
 
-/// The guest is moved by the order alone, once, and its memory and disk come along.
+/// What a login shell of the guest prints until its first command, and that.
+async fn login(site: &Site) -> Result<String, String> {
+    let commands = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+    std::fs::write(commands.path(), "echo in\n").map_err(|error| error.to_string())?;
+    let shell = timeout(LOGIN, site.ssh_shell(VM, commands.path())).await;
+    let shell = shell.map_err(|_| "the login takes long".to_owned())?;
+    shell.map_err(|error| format!("{error:#}"))
+}
+
+/// A login with a notice. The guest stands still for a while as it moves, and has the notice after
+/// that until the move has ended.
+async fn until_shown(site: &Site) -> String {
+    let shown = wait_for("a notice at a login", PATIENCE, || async {
+        let printed = login(site).await?;
+        if printed == "in\n" {
+            Err("no notice".to_owned())
+        } else {
+            Ok(printed)
+        }
+    });
+    shown.await.expect("a notice")
+}
+
+/// The guest is moved by the order alone, once, and its memory and disk come along. Logins show a
+/// notice until the end of the move.
 ///
-/// Requirement: R39
+/// Requirement: R39, R44
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guest_moves_to_a_runner_of_the_new_program() {
     let name = "guest_moves_to_a_runner_of_the_new_program";
@@ -96,8 +123,22 @@ async fn moves() {
         let why = site.bellows(&["fleet", "why", VM]).await.expect("a reason");
         assert!(why.contains("comes with the guest's next start"), "{why}");
     }
-    let standing = order(&site, &["--without-kvm"]).await.expect("a move");
+    let before = wait_for("a login", PATIENCE, || login(&site)).await;
+    assert_eq!(before.expect("a login"), "in\n", "no notice");
+    let (standing, shown) = tokio::join!(order(&site, &["--without-kvm"]), until_shown(&site));
+    let standing = standing.expect("a move");
     assert_eq!(standing[0]["state"], "current", "{standing}");
+    let words = "This machine is about to move to a new runner, version ";
+    assert!(
+        shown.starts_with(words) && shown.ends_with("\nin\n"),
+        "{shown}"
+    );
+    let left = wait_for("a login", PATIENCE, || login(&site)).await;
+    assert_eq!(
+        left.expect("a login"),
+        "in\n",
+        "the notice goes with the end of the move"
+    );
     let moved = pod_of(&site).await;
     assert_ne!(moved, pod);
     assert_eq!(boot_id(&site).await, boot, "it did not start again");
