@@ -348,7 +348,9 @@ impl Server {
         tokio::join!(serving, housekeeping(&hub, engine, &store_path, cancel));
         // All handles to the threads are gone now, so they finish their queues and close the files.
         let ended = tokio::task::spawn_blocking(move || {
-            auditor.map(AuditThread::join);
+            if let Some(auditor) = auditor {
+                auditor.join();
+            }
             thread.join()
         })
         .await;

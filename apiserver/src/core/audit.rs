@@ -25,9 +25,9 @@ pub struct AuditedCall {
     pub id: String,
     /// Time at which its head was read.
     pub received: WallTime,
-    /// HTTP method.
+    /// Method of HTTP, as the client wrote it.
     pub method: String,
-    /// Path with its query.
+    /// Path and query, before anything is decoded.
     pub uri: String,
     /// `User-Agent`. Empty if the client gives none.
     pub agent: String,

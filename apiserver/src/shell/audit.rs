@@ -3,13 +3,13 @@
 //! ```text
 //! call ─▶ begin ─▶ … the response is sent ─▶ Drop ─▶ queue (never waits) ─▶ thread ─▶ FILE
 //! ```
-//! * *No call waits for the log.* While the disk refuses lines, or the queue is full, lines are lost
-//!   and counted, and calls go on: whoever frees the disk needs the API for it. The first line after
-//!   a loss has the count, as the annotation [`LINES_LOST`].
-//! * *Callers without the token cannot fill the log.* Beyond [`STRANGERS`] a minute they are counted
-//!   as lost lines.
-//! * *Rotation.* A file of [`MOST_BYTES`] becomes `FILE.1`, in place of the one before. A file that
-//!   somebody else moves away is followed by a new one.
+//! * *No call waits for the log.* While the disk refuses lines, or the queue is full, they are lost
+//!   and counted. Calls go on: whoever frees the disk needs the API for it. The first line after a
+//!   loss has the count, as the annotation [`LINES_LOST`].
+//! * *Callers without the token cannot fill the log.* Beyond [`STRANGERS`] a minute they are
+//!   counted as lost lines.
+//! * *Rotation.* A file of [`MOST_BYTES`] becomes `FILE.1`, in place of the one before. A file
+//!   that somebody else moves away is followed by a new one.
 //! * *A torn last line* of a killed process is cut when the file is opened again.
 
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -40,9 +40,9 @@ const STRANGERS: u32 = 120;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Lines that wait for the disk.
 const QUEUE: usize = 4096;
-/// Lines in one write.
+/// Most lines that go to the disk in one write.
 const BATCH: usize = 256;
-/// Longest file.
+/// Length in bytes at which the file is rotated.
 const MOST_BYTES: u64 = 256 << 20;
 const MODE: u32 = 0o600;
 /// Bytes at the end of a file in which a torn line is looked for: more than a line has.

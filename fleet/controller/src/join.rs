@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 const SCRIPT: &str = include_str!("../../updater/dist/join.sh");
 /// Its line with the values that options replace.
 const UNSET: &str = "base_url='' channel='' suite_url='' key='' key_text=''\n";
-/// Most channels.
+/// Most channels with a script; each script is kept in memory.
 const MOST_CHANNELS: usize = 64;
 /// Longest key in base64, and longest URL, bytes.
 const MOST_KEY: usize = 64 << 10;
