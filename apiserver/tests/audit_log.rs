@@ -54,7 +54,8 @@ impl Made {
 fn round(name: &str) -> Vec<Made> {
     let map = json!({"metadata": {"name": name}, "data": {"k": HIDDEN}});
     let secret = json!({"metadata": {"name": name}, "data": {"k": format!("{HIDDEN}==")}});
-    let bad_vm = json!({"metadata": {"name": name}, "spec": {"guest": {"cpus": HIDDEN}}});
+    let bad_vm =
+        json!({"metadata": {"name": format!("{name}-bad")}, "spec": {"guest": {"cpus": HIDDEN}}});
     let stale = json!({"metadata": {"resourceVersion": "1"}, "data": {"k": HIDDEN}});
     let one = format!("{MAPS}/{name}");
     let of_secret = format!("{SECRETS}/{name}");

@@ -289,7 +289,7 @@ fn calls_about(all: &str, name: &str) -> Vec<(&'static str, &'static str, String
     let one = format!("{all}/{name}");
     let kind = FleetKind::Environment;
     let made = object(kind, name, sound(kind));
-    let bad = object(kind, name, changed(kind, "/part", &json!("sshd")));
+    let bad = object(kind, "bad", changed(kind, "/part", &json!("sshd")));
     let stale = json!({"metadata": {"resourceVersion": "1"}, "spec": {"paused": true}});
     let status = json!({"status": {"health": "Healthy"}});
     let watch = format!("{all}?watch=1&timeoutSeconds=1");
