@@ -347,7 +347,7 @@ impl ControlPlane {
             self.make_pki(&[LOOPBACK])?;
             let mut flags = api_flags(self.attachment, port);
             if self.is_audited {
-                flags.extend(audit_flags());
+                flags.extend(audit_flags()?);
             }
             self.start_part(Part::ApiServer, &flags)?;
             match self.until_ready().await {
@@ -566,12 +566,12 @@ fn api_flags(attachment: Attachment, port: u16) -> Vec<String> {
     flags
 }
 
-fn audit_flags() -> [String; 2] {
+fn audit_flags() -> Result<[String; 2]> {
     let policy = crate::checkout().join("deploy/fleet/audit-policy.yaml");
-    [
-        format!("--audit-policy-file={}", policy.display()),
+    Ok([
+        format!("--audit-policy-file={}", policy.canonicalize()?.display()),
         format!("--audit-log-path={AUDIT_LOG}"),
-    ]
+    ])
 }
 
 fn controller_flags() -> Vec<String> {
