@@ -1,4 +1,4 @@
-//! Join scripts of channels, for machines that get `bellows-updater`: `GET /v1/join/CHANNEL/deb`.
+//! Join scripts of channels, for machines that get `bellows-updater`: `GET /v1/join/CHANNEL`.
 //!
 //! Nobody is authenticated at this port. Its answers are made at the start from the settings alone,
 //! and a request changes nothing. Without settings there is no port.
@@ -34,7 +34,7 @@ const MOST_URL: usize = 1024;
 pub struct JoinConfig {
     /// Folder of the packages and their index, `https:`.
     pub suite_url: String,
-    /// Key that signs the suite, for apt, in base64.
+    /// Key that signs the suite, in base64.
     pub suite_key: String,
     /// Folder of channels, `https:`, by the name of the channel.
     pub channels: BTreeMap<String, String>,
@@ -94,7 +94,7 @@ pub async fn run(
     cancel: CancellationToken,
 ) {
     let routes = Router::new()
-        .route("/v1/join/{channel}/deb", get(script))
+        .route("/v1/join/{channel}", get(script))
         .with_state(Arc::new(config.scripts()));
     let bounds = (Bounds::pages(), Limits::PAGES);
     serve(listener, routes, bounds, counters, cancel).await;

@@ -115,7 +115,7 @@ fn join_scripts_are_served_only_where_they_are_switched_on() {
         ("stable", "https://127.0.0.1:1/"),
         ("staging", "https://127.0.0.1:2/"),
     ] {
-        let (status, script) = on.asked(&format!("GET /v1/join/{channel}/deb"));
+        let (status, script) = on.asked(&format!("GET /v1/join/{channel}"));
         assert_eq!(status, 200, "{script}");
         assert!(script.starts_with("#!/bin/sh\n"), "{script}");
         let file = on.folder.path().join("join.sh");
@@ -133,15 +133,15 @@ fn join_scripts_are_served_only_where_they_are_switched_on() {
         );
     }
     for (line, expected) in [
-        ("GET /v1/join/beta/deb", 404),
+        ("GET /v1/join/beta", 404),
         ("GET /v1/join/stable/rpm", 404),
-        ("GET /v1/join/..%2f..%2fetc/deb", 404),
+        ("GET /v1/join/..%2f..%2fetc", 404),
         ("GET /v1/state", 404),
         ("GET /metrics", 404),
-        ("POST /v1/join/stable/deb", 405),
-        ("PUT /v1/join/stable/deb", 405),
-        ("DELETE /v1/join/stable/deb", 405),
-        ("HEAD /v1/join/stable/deb", 200),
+        ("POST /v1/join/stable", 405),
+        ("PUT /v1/join/stable", 405),
+        ("DELETE /v1/join/stable", 405),
+        ("HEAD /v1/join/stable", 200),
     ] {
         assert_eq!(on.asked(line).0, expected, "{line}");
     }
