@@ -369,8 +369,8 @@ pub(super) async fn calls_on_fleet_objects_are_lines_of_the_audit_log(api: &Api)
         let whole = line.to_string();
         assert_eq!(line["level"], "Metadata", "{whole}");
         // Kubernetes writes watches, and calls of nobody it knows, before their response ends.
-        let is_early = line["verb"] == "watch" || line["responseStatus"]["code"] == 401;
-        let is_early = is_early && api.flavour == Flavour::Kubernetes;
+        let is_early = api.flavour == Flavour::Kubernetes
+            && (line["verb"] == "watch" || line["responseStatus"]["code"] == 401);
         let stage = if is_early {
             "ResponseStarted"
         } else {
