@@ -15,8 +15,8 @@ use tokio::sync::OnceCell;
 
 pub use self::foreign::{attachment_kind, foreign_kind};
 use crate::cluster::{
-    AUDIT_LOG, ControlPlane, Lifetime, Programs, cluster_or_skip, kubectl_or_skip, spawn,
-    until_established,
+    AUDIT_LOG, AUDIT_POLICY, ControlPlane, Lifetime, Programs, Tier, cluster_or_skip,
+    kubectl_or_skip, spawn, until_established,
 };
 use crate::kubeconfig::{config_of, install_crypto};
 use crate::patience::wait_for;
@@ -298,7 +298,9 @@ async fn embedded() -> Result<Running> {
 
 async fn kubernetes(programs: Programs) -> Result<Running> {
     let dir = tempfile::tempdir()?;
-    let plane = ControlPlane::start_audited(programs, dir.path()).await?;
+    let policy = checkout().join("deploy/fleet/audit-policy.yaml");
+    std::fs::copy(policy, dir.path().join(AUDIT_POLICY))?;
+    let plane = ControlPlane::start(programs, dir.path(), Tier::Api, Lifetime::WithUs).await?;
     plane.install_kinds()?;
     let webhook = webhook(&plane, dir.path()).await?;
     Ok(Running {
@@ -366,7 +368,7 @@ async fn webhook(plane: &ControlPlane, dir: &Path) -> Result<Child> {
 /// The deployed configurations, with addresses in place of the service.
 fn dialled_at(address: &str) -> Result<String> {
     let text = std::fs::read_to_string(
-        crate::checkout().join("deploy/chart/bellows/parts/controller/webhook.yaml"),
+        checkout().join("deploy/chart/bellows/parts/controller/webhook.yaml"),
     )?;
     let documents = text
         .split("\n---\n")

@@ -12,6 +12,7 @@ mod caller;
 mod dials;
 mod files;
 mod groups;
+mod guests;
 mod images;
 mod nodes;
 mod pair;
@@ -31,7 +32,7 @@ pub use nodes::Cluster;
 pub use pair::Pair;
 pub use parts::is_ready;
 pub(crate) use plane::until_established;
-pub use plane::{AUDIT_LOG, ControlPlane, Tier};
+pub use plane::{AUDIT_LOG, AUDIT_POLICY, ControlPlane, Tier};
 pub use programs::{
     CertManager, NodeKit, Programs, cert_manager_or_skip, cluster_or_skip, helm_or_skip,
     kubectl_or_skip, multus_or_skip, nodes_or_skip,

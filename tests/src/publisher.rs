@@ -36,8 +36,9 @@ impl Publisher {
         self.publish("channel", &[channel]).await
     }
 
-    /// Signs a release of a monitor that prints the version as its own. It may be newer than the
-    /// fleet under test, so it says that it is independent of the fleet's version.
+    /// Signs a release of a monitor that prints the version as its own and speaks the links of this
+    /// build. It may be newer than the fleet under test, so it says that it is independent of the
+    /// fleet's version.
     ///
     /// # Errors
     /// With what the command printed.
@@ -46,8 +47,8 @@ impl Publisher {
         std::fs::write(&program, monitor)?;
         std::fs::set_permissions(&program, Permissions::from_mode(0o755))?;
         let program = format!("monitor={}", program.display());
-        let words = ["--to", version, "--program", &program, "--independent"];
-        self.publish("release", &words).await
+        self.publish_release(version, &["--program", &program, "--link", "monitor=1..2"])
+            .await
     }
 
     /// Signs a release of the image of a part, known by its digest.
@@ -56,7 +57,22 @@ impl Publisher {
     /// With what the command printed.
     pub async fn release_image(&self, version: &str, part: &str, digest: &str) -> Result<()> {
         let image = format!("{part}={digest}");
-        let words = ["--to", version, "--image", &image, "--independent"];
+        self.publish_release(version, &["--image", &image]).await
+    }
+
+    /// Signs a release of a control plane that speaks no version of the monitor's link of this
+    /// build.
+    ///
+    /// # Errors
+    /// With what the command printed.
+    pub async fn release_foreign(&self, version: &str) -> Result<()> {
+        let image = format!("fleet=sha256:{}", "0a".repeat(32));
+        let words = ["--image", &image, "--link", "monitor=9..9"];
+        self.publish_release(version, &words).await
+    }
+
+    async fn publish_release(&self, version: &str, words: &[&str]) -> Result<()> {
+        let words = [words, &["--to", version, "--independent"]].concat();
         self.publish("release", &words).await
     }
 

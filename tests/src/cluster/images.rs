@@ -26,6 +26,8 @@ const OURS: [&str; 7] = [
     "policy-controller",
     "vm-postgres",
 ];
+/// The component whose image contains QEMU and a guest's kernel.
+const RUNNER: &str = "neonvm-runner";
 /// The component whose image contains a node's programs.
 const OVERLAY: &str = "neonvm-vxlan-controller";
 /// Our programs in the images.
@@ -96,9 +98,8 @@ pub fn pack_ours(dir: &Path) -> Result<Vec<PathBuf>> {
     packed.collect()
 }
 
-/// Packs another image of the agent or the controller as `docker.io/bellows/NAME:1`, into `dir`.
-/// Its specification is that of `part` after `change`. Returns the archive and the digest of the
-/// image.
+/// Packs another image of a component as `docker.io/bellows/NAME:1`, into `dir`. Its specification
+/// is that of `part` after `change`. Returns the archive and the digest of the image.
 ///
 /// # Errors
 ///
@@ -124,7 +125,11 @@ pub fn pack_changed(
     let mut packed: Value = serde_json::from_str(&text)?;
     packed["reference"] = format!("docker.io/bellows/{name}:1").into();
     change(&mut packed);
-    let places = BTreeMap::from([("programs", stripped)]);
+    let mut places = BTreeMap::from([("programs", stripped)]);
+    if part == RUNNER {
+        places.insert("qemu", image_folder("bellows/qemu")?);
+        places.insert("guest", image_folder(GUEST)?);
+    }
     let archive = pack_as(name, packed.to_string(), &places, dir)?;
     let mut tar = Command::new("tar");
     let index = tar.arg("-xOf").arg(&archive).arg("index.json").output()?;

@@ -352,8 +352,17 @@ impl Cluster {
     ///
     /// If a node does not take it.
     pub fn load_as(&self, archive: &Path, image: &str, reference: &str) -> Result<()> {
-        for (number, process) in (1..).zip(&self.nodes) {
-            self.load(number, *process, &[archive.to_owned()])?;
+        self.load_all(&[archive.to_owned()])?;
+        self.tag(image, reference)
+    }
+
+    /// Names an image of every node by this reference too.
+    ///
+    /// # Errors
+    ///
+    /// If a node does not have the image.
+    pub fn tag(&self, image: &str, reference: &str) -> Result<()> {
+        for process in &self.nodes {
             let mut tag = inside(*process);
             tag.args(["ctr", "-n", "k8s.io", "images", "tag"]);
             run(tag.args([image, reference]))?;

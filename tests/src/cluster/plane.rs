@@ -36,10 +36,13 @@ pub(super) const SERVICE_PORT: u16 = 443;
 const SERVICES: &str = "10.96.0.0/16";
 /// Request rates of both clients. The defaults delay a start by 5 s.
 const CLIENT_RATE: [&str; 2] = ["--kube-api-qps=500", "--kube-api-burst=1000"];
-/// Audit log of a control plane that has one, in its directory.
-pub const AUDIT_LOG: &str = "audit.log";
 /// Starts with another port if another process takes the port first.
 const PORTS_TRIED: usize = 3;
+
+/// Policy of the audit log, in the directory of a control plane. Without the file there is no log.
+pub const AUDIT_POLICY: &str = "audit.yaml";
+/// The audit log there, one event on each line.
+pub const AUDIT_LOG: &str = "log/audit.log";
 
 /// Components of a control plane to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,8 +61,6 @@ pub struct ControlPlane {
     life: Lifetime,
     url: String,
     attachment: Attachment,
-    /// Whether calls are written to [`AUDIT_LOG`], by the policy of `deploy/fleet`.
-    is_audited: bool,
     pub(super) pki: Option<Pki>,
     running: BTreeMap<Part, (Child, Known)>,
 }
@@ -86,19 +87,6 @@ impl ControlPlane {
         Ok(plane)
     }
 
-    /// Starts etcd and an API server with the audit policy that is shipped. The log is
-    /// [`AUDIT_LOG`] in `dir`.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`ControlPlane::start`]. The API server ends if it does not accept the policy.
-    pub async fn start_audited(programs: Programs, dir: &Path) -> Result<Self> {
-        let mut plane = Self::new(programs, dir, Lifetime::WithUs)?;
-        plane.is_audited = true;
-        plane.bring_up(Tier::Api).await?;
-        Ok(plane)
-    }
-
     /// A control plane without running components.
     pub(super) fn new(programs: Programs, dir: &Path, life: Lifetime) -> Result<Self> {
         install_crypto();
@@ -113,7 +101,6 @@ impl ControlPlane {
             life,
             url: String::new(),
             attachment: Attachment::Loopback,
-            is_audited: false,
             pki: None,
             running: BTreeMap::new(),
         })
@@ -142,7 +129,7 @@ impl ControlPlane {
         self.url = format!("https://{address}");
         self.make_pki(&[address.ip(), GATEWAY])?;
         self.start_part(Part::Etcd, &etcd_flags())?;
-        self.start_part(Part::ApiServer, &api_flags(self.attachment, SERVICE_PORT))?;
+        self.start_part(Part::ApiServer, &self.api_flags(SERVICE_PORT))?;
         self.until_ready().await?;
         let mut controllers = controller_flags();
         controllers.retain(|flag| !flag.starts_with("--node-monitor-grace-period"));
@@ -345,11 +332,7 @@ impl ControlPlane {
             let port = TcpListener::bind((LOOPBACK, 0))?.local_addr()?.port();
             self.url = format!("https://{LOOPBACK}:{port}");
             self.make_pki(&[LOOPBACK])?;
-            let mut flags = api_flags(self.attachment, port);
-            if self.is_audited {
-                flags.extend(audit_flags()?);
-            }
-            self.start_part(Part::ApiServer, &flags)?;
+            self.start_part(Part::ApiServer, &self.api_flags(port))?;
             match self.until_ready().await {
                 Err(_)
                     if left > 0
@@ -387,6 +370,15 @@ impl ControlPlane {
             Attachment::Loopback => self.url.clone(),
             Attachment::Switch(_) => format!("https://{GATEWAY}:{SERVICE_PORT}"),
         }
+    }
+
+    fn api_flags(&self, port: u16) -> Vec<String> {
+        let mut flags = api_flags(self.attachment, port);
+        if self.dir.join(AUDIT_POLICY).is_file() {
+            flags.push(format!("--audit-policy-file={AUDIT_POLICY}"));
+            flags.push(format!("--audit-log-path={AUDIT_LOG}"));
+        }
+        flags
     }
 
     fn start_part(&mut self, part: Part, flags: &[String]) -> Result<()> {
@@ -564,14 +556,6 @@ fn api_flags(attachment: Attachment, port: u16) -> Vec<String> {
     flags.push(format!("--secure-port={port}"));
     flags.push(format!("--service-cluster-ip-range={SERVICES}"));
     flags
-}
-
-fn audit_flags() -> Result<[String; 2]> {
-    let policy = crate::checkout().join("deploy/fleet/audit-policy.yaml");
-    Ok([
-        format!("--audit-policy-file={}", policy.canonicalize()?.display()),
-        format!("--audit-log-path={AUDIT_LOG}"),
-    ])
 }
 
 fn controller_flags() -> Vec<String> {

@@ -5,7 +5,7 @@ use bellows_tests::patience::wait_for;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use test_records::retry::{Attempts, known_tcg_bug};
+use test_records::retry::Attempts;
 
 use super::{PATIENCE, World};
 
@@ -98,7 +98,10 @@ pub(super) async fn again_with_another_guest(
     attempts: &mut Attempts,
     ended: &Result<()>,
 ) -> Result<bool> {
-    let panic = ended.as_ref().err().and_then(|_| known_panic(world));
+    let panic = ended
+        .as_ref()
+        .err()
+        .and_then(|_| world.cluster.known_panic("pg"));
     if !attempts.again(panic) {
         return Ok(false);
     }
@@ -107,22 +110,6 @@ pub(super) async fn again_with_another_guest(
     plane.ask(&["delete", "neonvm", "pg", "--timeout=120s"])?;
     world.pods_are(0).await?;
     Ok(true)
-}
-
-/// The panic on the console of a guest without KVM. The log of each pod holds the messages of its
-/// runner, including the accelerator, and the guest's console.
-fn known_panic(world: &World) -> Option<String> {
-    let plane = world.cluster.plane();
-    let label = "vm.neon.tech/name=pg";
-    let pods = plane
-        .ask(&["get", "pods", "-l", label, "-o", "name"])
-        .ok()?;
-    pods.lines().find_map(|pod| {
-        let log = plane.ask(&["logs", pod, "--all-containers"]).ok()?;
-        let runs_by = |accel: &str| log.contains(&format!("\"accel\":\"{accel}\""));
-        let accel = ["kvm", "tcg"].into_iter().find(|accel| runs_by(accel))?;
-        known_tcg_bug(accel, &log)
-    })
 }
 
 /// The target dies during the migration, and the guest stays. Then it moves to the other node, and

@@ -196,7 +196,7 @@ pub(super) async fn ssh(world: &World) -> Result<()> {
     world.guest_says(&vm, "true").await?;
     let sent = world.dir.path().join("sent");
     std::fs::write(&sent, "a file of the test's")?;
-    let (mut scp, root, _key) = world.reach("scp", &vm)?;
+    let (mut scp, root, _key) = world.cluster.reach("scp", &vm)?;
     let output = scp.arg(&sent).arg(format!("{root}:/root/sent")).output()?;
     ensure!(
         output.status.success(),

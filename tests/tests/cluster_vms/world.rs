@@ -1,13 +1,10 @@
 //! The cluster that all cases share, one VM in it, and waits for its states.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use anyhow::{Context as _, Result};
 use bellows_tests::cluster::{CertManager, Cluster, Dials, NodeKit, Programs};
 use bellows_tests::patience::wait_for;
 use serde_json::{Value, json};
@@ -174,50 +171,14 @@ impl World {
 
     /// Output of a command in the guest.
     pub(super) fn guest(&self, vm: &Value, command: &str) -> Result<String> {
-        let (mut ssh, _key) = self.ssh(vm)?;
-        let output = ssh.arg(command).output()?;
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(output.status.success(), "ssh: {text}");
-        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+        self.cluster.guest(vm, command)
     }
 
     /// A command that enters the guest at the pod's address. The file holds the controller's key.
     pub(super) fn ssh(&self, vm: &Value) -> Result<(Command, tempfile::NamedTempFile)> {
-        let (mut ssh, root, file) = self.reach("ssh", vm)?;
+        let (mut ssh, root, file) = self.cluster.reach("ssh", vm)?;
         ssh.arg(root);
         Ok((ssh, file))
-    }
-
-    /// A program of ssh's for the guest, the user and host, and the file with the key.
-    pub(super) fn reach(
-        &self,
-        program: &str,
-        vm: &Value,
-    ) -> Result<(Command, String, tempfile::NamedTempFile)> {
-        let status = &vm["status"];
-        let address = status["podIP"].as_str().context("it has an address")?;
-        let name = status["sshSecretName"].as_str().context("it has a key")?;
-        let secret = self.get("secret", name)?;
-        let key = secret["data"]["ssh-privatekey"]
-            .as_str()
-            .context("it has no key")?;
-        let mut file = tempfile::NamedTempFile::new_in(self.dir.path())?;
-        file.write_all(&STANDARD.decode(key)?)?;
-        let mut command = self.cluster.on_network(program);
-        command.arg("-i").arg(file.path());
-        for option in [
-            "BatchMode=yes",
-            // A busy guest with a quarter of a CPU answers slowly.
-            "ConnectTimeout=60",
-            // A guest that stands still in the middle ends the session, two minutes later.
-            "ServerAliveInterval=30",
-            "LogLevel=ERROR",
-            "StrictHostKeyChecking=no",
-            "UserKnownHostsFile=/dev/null",
-        ] {
-            command.args(["-o", option]);
-        }
-        Ok((command, format!("root@{address}"), file))
     }
 
     /// Response of the runner at the pod's address to a request without a token.

@@ -38,6 +38,7 @@ impl Recipe<'_> {
         let tree = work.path().join("tree");
         let spec = work.path().join("package.spec");
         let files = self.all_files()?;
+        fs::create_dir_all(&tree)?;
         for (name, content, mode) in &files {
             if !name.starts_with(DEBIAN) {
                 put(&tree, name, content, *mode)?;
