@@ -23,6 +23,23 @@ pub const NOT_KEPT: &str = "the host did not keep it in time";
 /// Reason of a guest whose host ended the trial.
 pub const TAKEN_BACK: &str = "the host took it back";
 
+/// Metric of a monitor's page with release and digest of its program.
+pub const BUILD_INFO: &str = "vm_monitor_build_info";
+/// Label of [`BUILD_INFO`] where a package manager of the guest brings the program. Otherwise there
+/// is none.
+pub const FROM_PACKAGE: &str = "from=\"package\"";
+
+/// Whether a package manager brings the monitor of this page. `None` if the page does not say what
+/// runs.
+#[must_use]
+pub fn is_from_package(page: &str) -> Option<bool> {
+    let labels = page
+        .lines()
+        .find_map(|line| line.strip_prefix(BUILD_INFO)?.strip_prefix('{'))?;
+    let labels = labels.split('}').next().unwrap_or_default();
+    Some(labels.split(',').any(|label| label == FROM_PACKAGE))
+}
+
 /// A part whose version the fleet changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -139,3 +156,21 @@ pub struct PartState {
 
 /// States of all parts of a guest.
 pub type PartStates = BTreeMap<PartName, PartState>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Requirement: R19
+    #[test]
+    fn page_says_whether_a_package_manager_brings_the_monitor() {
+        let page = |labels: &str| format!("other 1\n{BUILD_INFO}{{{labels}}} 1\n");
+        let known = r#"version="1.0.0",sha256="ab""#;
+        let by_package = format!("{known},{FROM_PACKAGE}");
+        assert_eq!(is_from_package(&page(&by_package)), Some(true));
+        assert_eq!(is_from_package(&page(known)), Some(false));
+        assert_eq!(is_from_package(&page(r#"from="packages""#)), Some(false));
+        assert_eq!(is_from_package("other{from=\"package\"} 1\n"), None);
+        assert_eq!(is_from_package(BUILD_INFO), None);
+    }
+}

@@ -237,6 +237,7 @@ fleet fleet/shell/src/services.rs leases/autoscale-scheduler get
 fleet-controller fleet/shell/src/services/orders.rs deployments/neonvm-controller get patch
 fleet-controller fleet/shell/src/services.rs leases/a3b22509.neon.tech get
 fleet fleet/shell/src/moves/orders.rs virtualmachines get patch use-privileged
+fleet fleet/shell/src/schedules.rs virtualmachines patch
 fleet fleet/shell/src/moves/look.rs virtualmachinemigrations list
 fleet fleet/shell/src/moves/orders.rs virtualmachinemigrations create delete
 fleet leader-election/src/shell/follower.rs leases create

@@ -127,7 +127,8 @@ impl Bound {
             monitor,
             metrics,
             control: control.transpose()?,
-            process: ThisProcess::without_digest(inherited.execs),
+            // An updater reads the schedule, and its package manager brings the program.
+            process: ThisProcess::without_digest(inherited.execs, config.schedule.is_some()),
         })
     }
 }

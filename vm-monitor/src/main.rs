@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 use vm_monitor::shell::cli::{self, CliError, Invocation, Task};
 use vm_monitor::shell::exec::Inherited;
 use vm_monitor::shell::logging::{self, chain};
-use vm_monitor::shell::process::ThisProcess;
 use vm_monitor::shell::self_test;
 use vm_monitor::{Bound, Config, RunError};
 
@@ -131,10 +130,9 @@ async fn serve(config: Config) -> ExitCode {
         });
     }
     let inherited = Inherited::take(config.addr);
-    let execs = inherited.execs;
     let bound = match Bound::bind_or_take(&config, inherited).await {
         Ok(bound) => Bound {
-            process: ThisProcess::with_digest(execs),
+            process: bound.process.with_digest(),
             ..bound
         },
         Err(error) => {

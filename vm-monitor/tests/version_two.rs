@@ -7,6 +7,7 @@ use protocol::monitor::{AgentBody, Allocation, MonitorBody};
 use protocol::monitor_v2::{
     AgentBodyV2, AgentFrameV2, Capabilities, MonitorBodyV2, RefusalReason, SYSTEMD_TIMER, Schedule,
 };
+use protocol::parts::is_from_package;
 use protocol::release::RELEASE;
 use protocol::time::Span;
 use vm_monitor::Config;
@@ -57,6 +58,8 @@ async fn schedule_of_the_agent_is_written_to_its_file_and_stays_over_a_cut() {
     };
     assert_eq!(request.version, RELEASE);
     assert_eq!(request.kind, SYSTEMD_TIMER);
+    let page = guest.page("/metrics", 200).await;
+    assert_eq!(is_from_package(&page), Some(true), "an updater reads it");
     let schedule = |spec: &str, id| {
         let (spec, valid_s) = (spec.to_owned(), 21_600);
         let body = AgentBodyV2::Schedule(Schedule { spec, valid_s });

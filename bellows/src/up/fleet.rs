@@ -29,6 +29,7 @@ pub(crate) fn start(
         metrics: Metrics::register(registry),
         journal: journal.clone(),
         pulses: Pulses::default(),
+        schedules: true,
     };
     let token = supervisor.token(Stage::Deciders);
     supervisor.run(NAME, Stage::Deciders, async move {

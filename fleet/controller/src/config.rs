@@ -36,6 +36,9 @@ pub struct Config {
     /// Moves of running guests to a new runner. Without it no guest is moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runners: Option<RunnersConfig>,
+    /// Whether VMs get the schedules of updaters in their guests.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub schedules: bool,
 }
 
 /// Members of `images`.
@@ -55,6 +58,7 @@ impl Default for Config {
             join: None,
             stuck_seconds: 30,
             runners: None,
+            schedules: false,
         }
     }
 }
@@ -73,7 +77,8 @@ pub enum ConfigError {
     /// The file has other members or values.
     #[error(
         "{file}: {reason}; its members are allowDevKeys (true or false), authorities (paths), \
-         images (an object), join (an object), runners (an object) and stuckSeconds (25 to 3600)"
+         images (an object), join (an object), runners (an object), schedules (true or false) and \
+         stuckSeconds (25 to 3600)"
     )]
     Invalid {
         /// Path of the file.

@@ -140,6 +140,7 @@ async fn run(
         metrics,
         journal: Some(journal.clone()),
         pulses,
+        schedules: config.schedules,
     };
     let moves = moves(&params, config);
     let on_turn = |is_leader: bool| {

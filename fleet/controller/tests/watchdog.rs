@@ -37,6 +37,7 @@ fn driver_on_a_blocked_runtime_is_reported_and_a_working_one_is_not() {
             metrics: Metrics::default(),
             journal: None,
             pulses,
+            schedules: false,
         };
         tokio::spawn(fleet::run(params, CancellationToken::new()));
         tokio::time::sleep(2 * LIMIT).await;

@@ -160,6 +160,31 @@ fn starts(
     starts
 }
 
+/// The first time from `now` on that is `minutes` after the midnight of a day on which the window
+/// opens.
+pub(crate) fn next_of(
+    window: &Window,
+    opening: Day,
+    minutes: u32,
+    now: WallTime,
+) -> Option<WallTime> {
+    let zone = zone(&window.time_zone)?;
+    let today = zone
+        .to_datetime(Timestamp::from_microsecond(now.0).ok()?)
+        .date();
+    // What opened up to two days ago may still be open.
+    let dates = (-2..=8).filter_map(|days: i32| today.checked_add(days.days()).ok());
+    let times = dates
+        .filter(|date| day(date.weekday()) == opening)
+        .filter_map(|date| {
+            let local = date
+                .at(0, 0, 0, 0)
+                .checked_add(i64::from(minutes).minutes());
+            opens(&zone, local.ok()?)
+        });
+    times.map(WallTime).find(|at| *at >= now)
+}
+
 fn to_i8(number: u8) -> i8 {
     i8::try_from(number).unwrap_or(0)
 }

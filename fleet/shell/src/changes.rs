@@ -31,10 +31,11 @@ pub(crate) enum ChangeKind {
     Channel,
     Revision,
     Refuse,
+    Schedule,
 }
 
 impl ChangeKind {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Lock,
         Self::Create,
         Self::State,
@@ -50,6 +51,7 @@ impl ChangeKind {
         Self::Channel,
         Self::Revision,
         Self::Refuse,
+        Self::Schedule,
     ];
 
     pub(crate) const fn as_str(self) -> &'static str {
@@ -69,6 +71,7 @@ impl ChangeKind {
             Self::Channel => "channel",
             Self::Revision => "revision",
             Self::Refuse => "refuse",
+            Self::Schedule => "schedule",
         }
     }
 }

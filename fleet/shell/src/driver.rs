@@ -29,6 +29,7 @@ use crate::node::Unconnected;
 use crate::pulse::{Pulse, Pulses};
 use crate::records::Records;
 use crate::runners::{Pods, Runners};
+use crate::schedules::Schedules;
 use crate::wanted::Wanted;
 
 /// Between two looks at the objects.
@@ -89,6 +90,8 @@ pub struct Params {
     pub journal: Option<Journal>,
     /// Whether the tasks get on.
     pub pulses: Pulses,
+    /// Whether VMs get the schedules of updaters in their guests.
+    pub schedules: bool,
 }
 
 /// The task of an environment.
@@ -101,6 +104,9 @@ struct Driver {
     shared: Shared,
     driven: BTreeMap<Key, Driven>,
     lanes: JoinSet<()>,
+    schedules: Option<watch::Sender<Option<Arc<Listing>>>>,
+    /// Whether the last look had environments.
+    had_environments: bool,
     problems: Vec<Problem>,
     last_look: Option<Instant>,
     pulse: Pulse,
@@ -145,10 +151,15 @@ pub async fn run(params: Params, token: CancellationToken) {
         },
         driven: BTreeMap::new(),
         lanes: JoinSet::new(),
+        schedules: None,
+        had_environments: false,
         problems: Vec::new(),
         last_look: None,
         pulse: params.pulses.task(),
     };
+    if params.schedules {
+        driver.keep_schedules();
+    }
     let whole = async {
         loop {
             // It has no rest: a runtime whose threads are all blocked is seen by it.
@@ -181,22 +192,37 @@ impl Driver {
         self.shared.records.metrics.show(&environments);
         let is_due = self.is_look_due(&environments, begun);
         self.keep_lanes(&environments);
-        if environments.is_empty() || !is_due {
+        // The look after the last environment is gone takes schedules away.
+        let has_work = !environments.is_empty() || self.had_environments;
+        if !has_work || !is_due {
             return Ok(());
         }
         let surroundings = self.shared.looker.surroundings().await?;
         self.last_look = Some(begun);
+        self.had_environments = !environments.is_empty();
         let listing = Arc::new(Listing {
             begun,
             bases,
             environments,
             surroundings,
         });
-        for one in self.driven.values() {
+        for listings in self
+            .driven
+            .values()
+            .map(|one| &one.listings)
+            .chain(&self.schedules)
+        {
             // One without a receiver is replaced by the next round.
-            let _ = one.listings.send(Some(Arc::clone(&listing)));
+            let _ = listings.send(Some(Arc::clone(&listing)));
         }
         Ok(())
+    }
+
+    fn keep_schedules(&mut self) {
+        let (listings, receiver) = watch::channel(None);
+        let schedules = Schedules::new(&self.shared);
+        self.lanes.spawn(schedules.run(receiver));
+        self.schedules = Some(listings);
     }
 
     /// Begins a task for each new environment, and ends those of environments that are gone.

@@ -12,6 +12,7 @@
 //! * `nodes`: agents of nodes, seen and changed by the API.
 //! * `images`: whether the images of revisions are signed.
 //! * `refused`: events about images that are not used.
+//! * `schedules`: when updaters of guests upgrade, as an annotation of their VMs.
 //! * `services`: the control plane, seen and changed by the API.
 //! * `workload`: a `DaemonSet` or `Deployment` as it is read and written.
 //! * `watch`: what guests go through while a judge watches them.
@@ -53,6 +54,7 @@ mod preflight;
 mod pulse;
 mod records;
 mod runners;
+mod schedules;
 mod services;
 mod wanted;
 mod watch;

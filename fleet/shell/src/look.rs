@@ -392,7 +392,7 @@ fn is_judged(loaded: &LoadedEnvironment) -> bool {
     running.any(|one| !one.status.groups.is_empty())
 }
 
-fn selects(loaded: &LoadedEnvironment, vm: &VirtualMachine) -> bool {
+pub(crate) fn selects(loaded: &LoadedEnvironment, vm: &VirtualMachine) -> bool {
     loaded.namespace == vm.metadata.namespace
         && vm.metadata.deletion_timestamp.is_none()
         && loaded.selects(&vm.metadata.labels)

@@ -37,6 +37,7 @@ impl Site {
             metrics: Metrics::register(&mut Registry::default()),
             journal: None,
             pulses: Pulses::default(),
+            schedules: false,
         };
         let site = Self {
             channels: Channels::new(&params),

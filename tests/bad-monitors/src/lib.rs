@@ -12,7 +12,6 @@ use transport::{Address, Listener};
 use vm_monitor::Bound;
 use vm_monitor::shell::cli::{self, Task};
 use vm_monitor::shell::exec::Inherited;
-use vm_monitor::shell::process::ThisProcess;
 use vm_monitor::shell::self_test;
 
 /// Which fault a monitor has.
@@ -81,9 +80,8 @@ pub fn serve(name: &str, version: &str, fault: Fault) -> ExitCode {
     }
     let served = runtime.block_on(async {
         let inherited = Inherited::take(config.addr);
-        let execs = inherited.execs;
         let mut bound = Bound::bind_or_take(&config, inherited).await.ok()?;
-        bound.process = ThisProcess::with_digest(execs);
+        bound.process = bound.process.with_digest();
         if fault == Fault::Deaf {
             let elsewhere = SocketAddr::from(([127, 0, 0, 1], 0));
             bound.monitor.door = Listener::bind(Address::Tcp(elsewhere)).await.ok()?;

@@ -133,6 +133,10 @@ fn upgrade_of_the_chart_asks_first_whether_the_control_plane_understands_what_ru
         "--control-plane=0.1.0",
     ]);
     assert_eq!(container["args"], args);
+    let rules = at(&made, &job, "/spec/podFailurePolicy/rules/0");
+    let answers = json!({"containerName": "preflight", "operator": "In", "values": [1, 64]});
+    assert_eq!(rules["action"], "FailJob");
+    assert_eq!(rules["onExitCodes"], answers, "an answer is final");
     let map = key("ConfigMap", SYSTEM, name);
     assert_eq!(at(&made, &map, "/data/authority.pem"), pem);
     let config = at(&made, &map, "/data/config.json");
@@ -150,24 +154,47 @@ fn upgrade_of_the_chart_asks_first_whether_the_control_plane_understands_what_ru
     assert_eq!(rules, allowed);
 }
 
+/// Roles of a setting, and the policy that bounds what they may change, as far as they are there.
+fn of_setting(made: &BTreeMap<Key, Value>, name: &str) -> Vec<Key> {
+    let policy = "bellows-fleet-vms";
+    let keys = [
+        ("ClusterRole", name),
+        ("ClusterRoleBinding", name),
+        ("ValidatingAdmissionPolicy", policy),
+        ("ValidatingAdmissionPolicyBinding", policy),
+    ];
+    let keys = keys.map(|(kind, name)| key(kind, "", name));
+    keys.into_iter()
+        .filter(|key| made.contains_key(key))
+        .collect()
+}
+
+/// Requirement: R19
+#[test]
+fn right_to_write_schedules_comes_with_its_setting() {
+    let Some(kit) = Kit::find("right_to_write_schedules_comes_with_its_setting") else {
+        return;
+    };
+    let name = "bellows-fleet-schedules";
+    assert_eq!(of_setting(&kit.chart(&["fleet.enabled=true"]), name), []);
+    let made = kit.chart(&["fleet.enabled=true", "fleet.config.schedules=true"]);
+    assert_eq!(of_setting(&made, name).len(), 4, "{:?}", made.keys());
+    let rules = at(&made, &key("ClusterRole", "", name), "/rules");
+    let patch = json!([{
+        "apiGroups": ["vm.neon.tech"], "resources": ["virtualmachines"], "verbs": ["patch"],
+    }]);
+    assert_eq!(rules, patch);
+    let runners = key("ClusterRole", "", "bellows-fleet-runners");
+    assert!(!made.contains_key(&runners), "it may not name an image");
+}
+
 /// Requirement: R36
 #[test]
 fn rights_to_move_guests_come_with_their_settings() {
     let Some(kit) = Kit::find("rights_to_move_guests_come_with_their_settings") else {
         return;
     };
-    let of_moves = |made: &BTreeMap<Key, Value>| -> Vec<Key> {
-        let kinds = [
-            "ClusterRole",
-            "ClusterRoleBinding",
-            "ValidatingAdmissionPolicy",
-            "ValidatingAdmissionPolicyBinding",
-        ];
-        let keys = kinds.map(|kind| key(kind, "", "bellows-fleet-runners"));
-        keys.into_iter()
-            .filter(|key| made.contains_key(key))
-            .collect()
-    };
+    let of_moves = |made: &BTreeMap<Key, Value>| of_setting(made, "bellows-fleet-runners");
     assert_eq!(of_moves(&kit.chart(&["fleet.enabled=true"])), []);
     let image = format!("r.example/runner@sha256:{}", "0a".repeat(32));
     let runners = json!({"image": image, "version": "1.2.3"});

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use protocol::parts::{BUILD_INFO, FROM_PACKAGE};
 use protocol::release::RELEASE;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
@@ -21,19 +22,25 @@ pub struct ThisProcess {
     /// Digest of the running program. `None` until it is known, empty if the file cannot be read.
     sha256: watch::Receiver<Option<String>>,
     execs: u64,
+    is_from_package: bool,
 }
 
 impl ThisProcess {
-    /// A process whose program's digest is not read.
+    /// A process whose program's digest is not read. `is_from_package`: a package manager of this
+    /// machine brings the program, and the page says so.
     #[must_use]
-    pub fn without_digest(execs: u64) -> Self {
+    pub fn without_digest(execs: u64, is_from_package: bool) -> Self {
         let (_, sha256) = watch::channel(Some(String::new()));
-        Self { sha256, execs }
+        Self {
+            sha256,
+            execs,
+            is_from_package,
+        }
     }
 
     /// Hashes the running program on a thread of its own, which delays no agent.
     #[must_use]
-    pub fn with_digest(execs: u64) -> Self {
+    pub fn with_digest(&self) -> Self {
         let (publish, sha256) = watch::channel(None);
         let hashing = move || {
             let digest = File::open("/proc/self/exe").and_then(digest);
@@ -45,8 +52,11 @@ impl ThisProcess {
         };
         let thread = std::thread::Builder::new().name("digest".to_owned());
         match thread.spawn(hashing) {
-            Ok(_detached) => Self { sha256, execs },
-            Err(_) => Self::without_digest(execs),
+            Ok(_detached) => Self {
+                sha256,
+                ..self.clone()
+            },
+            Err(_) => self.clone(),
         }
     }
 
@@ -76,9 +86,13 @@ impl ThisProcess {
             );
         };
         if let Some(sha256) = self.sha256.borrow().as_deref() {
-            let labels = format!("{{version=\"{RELEASE}\",sha256=\"{sha256}\"}}");
+            let from = match self.is_from_package {
+                true => format!(",{FROM_PACKAGE}"),
+                false => String::new(),
+            };
+            let labels = format!("{{version=\"{RELEASE}\",sha256=\"{sha256}\"{from}}}");
             let help = "Release and digest of the running program.";
-            gauge("vm_monitor_build_info", help, &labels, "1");
+            gauge(BUILD_INFO, help, &labels, "1");
         }
         let name = "vm_monitor_execs";
         let help = "Times that the process has executed another program.";

@@ -102,6 +102,7 @@ pub(crate) async fn figures(guests: usize) -> Map<String, Value> {
         journal: None,
         location: Location::Machine,
         pulses: Pulses::default(),
+        schedules: false,
     };
     let begun = Instant::now();
     let driver = tokio::spawn(fleet::run(params, token.clone()));

@@ -9,6 +9,7 @@ use fleet::{Location, Metrics, Params, Pulses};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Starts a driver. It ends with the guard.
+#[allow(dead_code, reason = "not every test starts one so")]
 pub(crate) fn drive(
     client: kube::Client,
     state_dir: &Path,
@@ -16,7 +17,19 @@ pub(crate) fn drive(
     journal: Option<Journal>,
 ) -> DropGuard {
     let token = CancellationToken::new();
-    let params = Params {
+    let params = params(client, state_dir, location, journal);
+    tokio::spawn(fleet::run(params, token.clone()));
+    token.drop_guard()
+}
+
+/// Parameters of a driver that writes no schedules.
+pub(crate) fn params(
+    client: kube::Client,
+    state_dir: &Path,
+    location: Location,
+    journal: Option<Journal>,
+) -> Params {
+    Params {
         client,
         clock: Clock::new(),
         state_dir: state_dir.to_owned(),
@@ -25,7 +38,6 @@ pub(crate) fn drive(
         metrics: Metrics::default(),
         journal,
         pulses: Pulses::default(),
-    };
-    tokio::spawn(fleet::run(params, token.clone()));
-    token.drop_guard()
+        schedules: false,
+    }
 }

@@ -113,6 +113,7 @@ fn is_zone(zone: &str) -> bool {
 mod tests {
     use proptest::prelude::*;
     use protocol::fleet::{Day, Window};
+    use protocol::time::WallTime;
 
     use super::*;
 
@@ -199,6 +200,20 @@ mod tests {
         }
         let always = fleet_core::schedule::systemd_timer(&[]).join("\n");
         assert!(Schedule::parse(always.as_bytes()).is_ok(), "{always}");
+        let calendar = fleet_core::windows::Calendar {
+            windows: &[],
+            blackouts: &[],
+            narrowed: &[],
+        };
+        for is_held in [true, false] {
+            let inputs = fleet_core::schedule::Inputs {
+                calendar,
+                is_critical: true,
+                is_held,
+            };
+            let text = fleet_core::schedule::of_updater(&inputs, WallTime(0));
+            assert!(Schedule::parse(text.as_bytes()).is_ok(), "{text}");
+        }
     }
 
     proptest! {

@@ -231,6 +231,7 @@ async fn environment_follows_a_channel_and_its_next_version() {
         metrics: Metrics::register(&mut Registry::default()),
         journal: None,
         pulses: Pulses::default(),
+        schedules: false,
     };
     let mut channels = Channels::new(&params);
     channels.round().await.expect("a round");
