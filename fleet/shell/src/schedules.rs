@@ -37,7 +37,7 @@ const MANAGER: &str = "bellows-fleet-schedules";
 /// Longest time for one write.
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
 /// Age at which the origin of a monitor is read again.
-const ORIGIN_FOR: Duration = Duration::from_secs(300);
+const ORIGIN_FOR: Duration = Duration::from_secs(60);
 /// Pages that are read concurrently.
 const AT_ONCE: usize = 16;
 const CONFLICT: u16 = 409;

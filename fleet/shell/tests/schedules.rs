@@ -6,10 +6,13 @@ use std::net::Ipv4Addr;
 
 use axum::Router;
 use axum::routing::get;
+use daemon_kit::clock::Clock;
 use fleet::{Location, Params};
-use fleet_store::environment_object;
+use fleet_store::{environment_object, revision_object};
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PostParams};
-use protocol::fleet::{Day, EnvironmentSpec, KEY_SCHEDULE, Selector, Window};
+use protocol::fleet::{
+    Day, EnvironmentSpec, KEY_SCHEDULE, Resolved, RevisionData, Selector, Window,
+};
 use protocol::parts::PartName;
 use serde_json::{Value, json};
 use test_api::TestApi;
@@ -58,6 +61,16 @@ fn put_environment(api: &TestApi) {
     environment["status"] = json!({
         "state": "Active", "lock": {"deployment": "m-d", "kind": "User", "epoch": 1},
     });
+    let data = RevisionData {
+        spec,
+        resolved: Resolved {
+            version: "1.1.0".to_owned(),
+            sha256: "1".repeat(64),
+            bundle: String::new(),
+        },
+    };
+    let revision = revision_object(&environment, 1, &data);
+    api.put("controllerrevisions", revision);
     api.put("fleetenvironments", environment);
     let deployment = json!({
         "apiVersion": "fleet.bellows.dev/v1alpha1", "kind": "FleetDeployment",
@@ -65,7 +78,7 @@ fn put_environment(api: &TestApi) {
             "name": "m-d", "namespace": "default", "creationTimestamp": "2026-01-05T12:00:00Z",
         },
         "spec": {"environment": "m", "revision": "m-r1", "kind": "User"},
-        "status": {"state": "Blocked", "epoch": 1},
+        "status": {"state": "Blocked", "epoch": 1, "startedAt": Clock::new().wall()},
     });
     api.put("fleetdeployments", deployment);
 }
