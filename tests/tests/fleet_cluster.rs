@@ -1,11 +1,18 @@
 //! Rollouts in a real cluster. `bellows-fleet` runs from its manifests as two pods, and follows a
 //! channel of signed releases. Guests in pods of two nodes get a monitor while the leader is
-//! killed. A bad monitor stops at its first guest and is taken back.
+//! killed. A bad monitor stops at its first guest and is taken back. A guest under load moves to
+//! another runner. The audit log shows which rights the account uses.
 
 #[path = "fleet_cluster/agents.rs"]
 mod agents;
+#[path = "fleet_cluster/deploy.rs"]
+mod deploy;
 #[path = "fleet_cluster/images.rs"]
 mod images;
+#[path = "fleet_cluster/moves.rs"]
+mod moves;
+#[path = "fleet_cluster/rights.rs"]
+mod rights;
 #[path = "fleet_cluster/server.rs"]
 mod server;
 #[path = "fleet_cluster/services.rs"]
@@ -14,11 +21,11 @@ mod services;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use bellows_tests::cluster::{Cluster, NodeKit, Programs, is_ready, nodes_or_skip};
+use bellows_tests::cluster::{AUDIT_POLICY, Cluster, NodeKit, Programs, nodes_or_skip};
+use bellows_tests::guest_or_skip;
 use bellows_tests::image::guest_programs;
 use bellows_tests::patience::wait_for;
 use bellows_tests::publisher::{Publisher, sha256_of};
-use bellows_tests::{checkout, guest_or_skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -53,6 +60,7 @@ struct World {
 impl World {
     async fn start(programs: Programs, kit: &NodeKit) -> Result<Self> {
         let dir = tempfile::tempdir()?;
+        std::fs::write(dir.path().join(AUDIT_POLICY), rights::audit_policy())?;
         let cluster = Cluster::with_our_images(programs, kit, dir.path(), 2).await?;
         let publisher = Publisher::new()?;
         let world = Self {
@@ -100,59 +108,12 @@ impl World {
         self.publisher.promote(version, CHANNEL, false).await
     }
 
-    /// Deploys the fleet by its manifests, with the authority of the server.
-    async fn deploy_fleet(&self, authority: &str) -> Result<()> {
-        let manifests = checkout().join("deploy/fleet");
-        self.kubectl(&["apply", "-k", &manifests.display().to_string()])?;
-        let deployment = self.get(&["deployment", FLEET, "-n", SYSTEM])?;
-        let volumes = deployment["spec"]["template"]["spec"]["volumes"].as_array();
-        let mut maps = volumes.into_iter().flatten();
-        let map = maps.find_map(|volume| volume["configMap"]["name"].as_str());
-        let map = map.with_context(|| deployment.to_string())?;
-        let config = json!({"authorities": ["/etc/bellows-fleet/authority.pem"]});
-        let patch = json!({"data": {
-            "config.json": config.to_string(), "authority.pem": authority,
-        }});
-        let words = [
-            "patch",
-            "configmap",
-            map,
-            "-n",
-            SYSTEM,
-            "--type=merge",
-            "-p",
-        ];
-        self.kubectl(&[&words[..], &[&patch.to_string()]].concat())?;
-        let label = format!("name={FLEET}");
-        self.kubectl(&[
-            "delete",
-            "pods",
-            "-n",
-            SYSTEM,
-            "-l",
-            &label,
-            "--timeout=120s",
-        ])?;
-        wait_for("two ready replicas", PATIENCE, || async {
-            let pods = self.get(&["pods", "-n", SYSTEM, "-l", &label]);
-            let pods = pods.map_err(|error| format!("{error:#}"))?;
-            let ready = pods["items"].as_array().into_iter().flatten();
-            let ready = ready.filter(|pod| is_ready(pod)).count();
-            if ready == 2 {
-                Ok(())
-            } else {
-                Err(format!("{ready} are ready"))
-            }
-        })
-        .await
-    }
-
     /// Deploys the fleet with a channel that an environment follows. Returns the server of the
     /// channel, and the first revision.
     async fn follow(&self, environment: &Value) -> Result<(Server, String)> {
         let releases = self.publisher.releases();
         let server = Server::start(self.cluster.listen(PORT)?, releases)?;
-        self.deploy_fleet(&server.authority).await?;
+        self.deploy_fleet(&server.authority, &json!({})).await?;
         let root = std::fs::read_to_string(self.publisher.root())?;
         let metadata = &environment["metadata"];
         let namespace = metadata["namespace"].as_str().context("a namespace")?;
@@ -267,7 +228,8 @@ impl World {
             said.unwrap_or_else(|error| format!("{error:#}"))
         };
         let label = format!("name={FLEET}");
-        let kinds = "fleetchannels,fleetenvironments,fleetdeployments,fleetinstances";
+        let kinds =
+            "fleetchannels,fleetenvironments,fleetdeployments,fleetinstances,neonvm,neonvmm";
         [
             ask(&["get", "pods", "-A", "-o", "wide"]),
             ask(&["get", kinds, "-o", "yaml"]),
@@ -347,10 +309,12 @@ fn deployment(name: &str, revision: &str) -> Value {
     })
 }
 
-/// Requirement: B42, B48
+/// Guests get a monitor although the leader is killed, then runners.
+///
+/// Requirement: B42, B48, R36, R39
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn guests_in_pods_get_a_monitor_although_the_leader_is_killed() -> Result<()> {
-    let test = "guests_in_pods_get_a_monitor_although_the_leader_is_killed";
+async fn guests_in_pods_get_monitors_and_runners_by_the_fleets_rights() -> Result<()> {
+    let test = "guests_in_pods_get_monitors_and_runners_by_the_fleets_rights";
     let Some(world) = World::of_test(test).await? else {
         return Ok(());
     };
@@ -364,9 +328,11 @@ async fn roll(world: &World) -> Result<()> {
     }
     world.publisher.init(CHANNEL).await?;
     world.release(GOOD).await?;
-    let (_server, revision) = world.follow(&environment()).await?;
+    let (server, revision) = world.follow(&environment()).await?;
     good_release_reaches_all_guests(world, &revision).await?;
-    bad_release_is_taken_back(world).await
+    bad_release_is_taken_back(world).await?;
+    moves::guest_gets_another_runner(world, &server).await?;
+    rights::are_used(world, rights::Shown::Guests)
 }
 
 /// The leader is killed during the first trial. The other replica fetches the program itself.

@@ -6,10 +6,13 @@ use serde_json::{Value, json};
 
 use super::World;
 
+/// The component in the pods of VMs.
+pub(super) const RUNNER: &str = "neonvm-runner";
+
 /// Digests of images that all nodes have.
 pub(super) struct Images {
     pub(super) good: String,
-    /// Its program prints its version and ends.
+    /// Its program prints its version and ends. That of a runner is missing.
     pub(super) bad: String,
 }
 
@@ -28,6 +31,13 @@ impl Images {
         let ends = |packed: &mut Value| {
             packed["entrypoint"] = json!([format!("/usr/bin/{part}"), "--version"]);
         };
+        // The pod of a VM names the program, which is in the last layer.
+        let lacks_program = |packed: &mut Value| {
+            let layers = packed["layers"].as_array_mut();
+            layers.and_then(Vec::pop).map(drop).unwrap_or_default();
+        };
+        let is_runner = part == RUNNER;
+        let broken: &dyn Fn(&mut Value) = if is_runner { &lacks_program } else { &ends };
         let load = |variant: &str, change: &dyn Fn(&mut Value)| {
             let name = format!("{part}-{variant}");
             let (archive, digest) = pack_changed(part, &name, change, dir.path())?;
@@ -38,7 +48,7 @@ impl Images {
         };
         Ok(Self {
             good: load("good", &marked)?,
-            bad: load("bad", &ends)?,
+            bad: load("bad", broken)?,
         })
     }
 }
