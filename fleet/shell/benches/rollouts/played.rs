@@ -33,10 +33,35 @@ struct Order {
     seconds: u64,
 }
 
+/// When guests began to try programs, in this order.
+#[derive(Clone, Default)]
+pub(crate) struct Tries(Arc<Mutex<Vec<Instant>>>);
+
+impl Tries {
+    fn after(&self, since: Instant) -> Vec<Duration> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let later = all.iter().filter(|at| **at >= since);
+        later.map(|at| at.duration_since(since)).collect()
+    }
+
+    pub(crate) fn since(&self, since: Instant) -> usize {
+        self.after(since).len()
+    }
+
+    pub(crate) fn first_since(&self, since: Instant) -> Option<Duration> {
+        self.after(since).first().copied()
+    }
+
+    pub(crate) fn last_since(&self, since: Instant) -> Option<Duration> {
+        self.after(since).last().copied()
+    }
+}
+
 struct Guest {
     part: PartState,
     staged: Option<Pushed>,
     trial_ends: Instant,
+    tries: Tries,
 }
 
 type Shared = State<Arc<Mutex<Guest>>>;
@@ -87,7 +112,10 @@ async fn begin(State(guest): Shared, order: axum::Json<Order>) -> StatusCode {
     guest.part.version = pushed.version;
     guest.part.from = PartSource::A;
     guest.part.phase = PartPhase::Trial;
-    guest.trial_ends = Instant::now() + Duration::from_secs(order.seconds);
+    let now = Instant::now();
+    guest.trial_ends = now + Duration::from_secs(order.seconds);
+    let mut tries = guest.tries.0.lock().unwrap_or_else(PoisonError::into_inner);
+    tries.push(now);
     StatusCode::OK
 }
 
@@ -102,7 +130,7 @@ async fn keep(State(guest): Shared, order: axum::Json<Order>) -> StatusCode {
 }
 
 /// Serves a guest of `pod` at its runner's socket.
-pub(crate) fn serve(state_dir: &Path, pod: &str) {
+pub(crate) fn serve(state_dir: &Path, pod: &str, tries: &Tries) {
     let socket = control_socket(state_dir, "default", pod);
     std::fs::create_dir_all(socket.parent().expect("a folder")).expect("a folder");
     let listener = UnixListener::bind(&socket).expect("a socket");
@@ -121,6 +149,7 @@ pub(crate) fn serve(state_dir: &Path, pod: &str) {
         part,
         staged: None,
         trial_ends: Instant::now(),
+        tries: tries.clone(),
     };
     let router = Router::new()
         .route("/v1/state", get(state))
