@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Options that every benchmark has for its result.
 #[derive(Debug, Clone, Default, Args)]
@@ -43,7 +43,7 @@ pub struct Machine {
 }
 
 /// Better direction of a figure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
     /// Small values are better.
@@ -53,7 +53,7 @@ pub enum Better {
 }
 
 /// One measured value, with its target where it has one.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Figure {
     /// Name of the figure, the same from run to run, so that runs can be compared.
     pub name: String,
@@ -68,7 +68,7 @@ pub struct Figure {
     /// Whether the promise holds; `null` without one.
     pub met: Option<bool>,
     /// Measurements behind the value, in order. Left out if they are not kept.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<f64>,
 }
 

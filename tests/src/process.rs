@@ -120,6 +120,34 @@ fn cpu_of(thread: &Path) -> Result<Duration> {
     Ok(Duration::from_nanos(first.parse().context("schedstat")?))
 }
 
+/// Time on a processor so far of the children of a process that live.
+///
+/// # Errors
+/// When the process has ended.
+pub fn cpu_of_children(pid: u32) -> Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let children = std::fs::read_to_string(task?.path().join("children"))?;
+        for child in children.split_whitespace() {
+            // One that has ended meanwhile counts no more.
+            let cpu = cpu_of(&Path::new("/proc").join(child).join("task").join(child));
+            sum += cpu.unwrap_or_default();
+        }
+    }
+    Ok(sum)
+}
+
+/// Time on a processor of the children of this process that have ended, and of theirs.
+///
+/// # Errors
+/// When the kernel does not say.
+pub fn cpu_of_ended() -> Result<Duration> {
+    let stat = procfs::process::Process::myself()?.stat()?;
+    let ticks = stat.cutime.saturating_add(stat.cstime);
+    let seconds = u64::try_from(ticks)?.saturating_mul(1000) / procfs::ticks_per_second();
+    Ok(Duration::from_millis(seconds))
+}
+
 /// Time on a processor so far of all threads that live on this machine, by the names of their
 /// programs as the kernel has them: cut to 15 bytes, and the same for all that have it. The
 /// kernel's own are one.

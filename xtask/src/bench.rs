@@ -98,7 +98,7 @@ enum Name {
     Durability,
     /// A guest with and without its walls: boot, throughput to and from outside; needs root
     Walls,
-    /// Policies: one answer, one question to the worker and back, a loop that is stopped
+    /// Policies: one answer, an agent whose VMs have one, a replay, a day with another, 16 machines
     Policy,
     /// Rollouts: a pass of the engine, 10,000 played guests from start to end, and their writes
     Fleet,
@@ -158,7 +158,9 @@ impl Name {
             Self::Scheduler => without_guest("bench-scheduler"),
             Self::Policy => {
                 let mut command = without_guest("bench-policy")?;
-                command.args(["--measured", inner_loops("answers")?.trim()]);
+                for bench in ["answers", "peers"] {
+                    command.args(["--measured", inner_loops(bench)?.trim()]);
+                }
                 Ok(command)
             }
             Self::Fleet => {

@@ -1,13 +1,8 @@
-//! A node's worth of VMs: one worker with eight policies and an hour of six series of each VM, and
-//! a recorded day with another policy.
-
-use std::path::Path;
-use std::process::Command;
+//! A node's worth of VMs: one worker with eight policies and an hour of six series of each VM.
 
 use policy_cli::made_up::Question;
 use policy_contract::frames::{FromWorker, ToWorker};
 use policy_contract::{SLOT_SECONDS, SLOTS, Series};
-use serde_json::Value;
 
 use super::{PATIENCE, POLICY, ask, load, percentile, sorted, worker};
 
@@ -16,8 +11,6 @@ const POLICIES: u32 = 8;
 const SERIES: [&str; 6] = ["load1", "load5", "used", "cached", "lfc_hits", "lfc_misses"];
 /// Periods in which each VM is asked about once.
 const PERIODS: usize = 20;
-/// Reports about the recorded day.
-const REPORTS: usize = 5;
 
 /// Time in which all VMs are asked about, microseconds, and the worker's resident memory, MiB.
 pub(super) fn period(asked: &Question) -> (f64, f64) {
@@ -65,21 +58,4 @@ fn resident_mib(pid: u32) -> f64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
     kib.expect("a number") / 1024.0
-}
-
-/// Time of a whole report about the recorded day for each question in it, microseconds.
-pub(super) fn of_recorded_day() -> f64 {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut asked = 0.0;
-    let times = sorted(REPORTS, |_| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bellows-policy"));
-        command.args(["replay", "-o", "json", "--policy"]);
-        command.arg(root.join("policy/library/database.lua"));
-        let output = command.arg(root.join("tests/data/day.bj.zst")).output();
-        let output = output.expect("it runs");
-        let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
-        let count = report["total"]["questions"]["asked"].as_f64();
-        asked = count.expect("a number of questions");
-    });
-    percentile(&times, 0.5) / asked
 }

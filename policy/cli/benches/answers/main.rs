@@ -1,10 +1,11 @@
 //! Times of answers, warm and alone: one call of the engine, one question to a worker and back, and
 //! what a node's worth of VMs takes.
 //!
-//! Prints a JSON object of microseconds each, and of MiB where the name says so. `cargo xtask bench
-//! policy` shows them with their targets.
+//! Prints a JSON object of microseconds each, and of another unit where the name says so.
+//! `cargo xtask bench policy` shows them with their targets.
 
 mod crowd;
+mod day;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -46,10 +47,13 @@ fn main() {
     let loads = sorted(LOADS, |_| drop(Engine::load(&spec)));
     let with_past = questions.iter().find(|it| it.samples.len() > 100);
     let (period, resident) = crowd::period(with_past.expect("a question with a past"));
+    let (whole_day, samples) = day::of_many();
     let figures = json!({
+        "whatif_100_vms_day_s": whole_day,
+        "whatif_samples_per_core_s": samples,
         "period_500_vms_p50": period,
         "worker_resident_mib": resident,
-        "whatif_question": crowd::of_recorded_day(),
+        "whatif_question": day::of_one(),
         "answer_p50": percentile(&answers, 0.5),
         "answer_p99": percentile(&answers, 0.99),
         "round_trip_p50": percentile(&trips, 0.5),

@@ -7,9 +7,9 @@ use anyhow::Result;
 use bellows_tests::figures::{Figure, percentile};
 use tokio::net::TcpStream;
 
-use super::Round;
 use super::guests::Temper;
 use super::measure::tell;
+use super::round::Round;
 
 /// Open files of the agent.
 pub(super) const DESCRIPTORS: u64 = 1024;

@@ -13,7 +13,7 @@ use bellows_tests::patience::wait_for;
 use super::follow::Sizes;
 use super::guests::Guests;
 use super::measure::{IDLE, PATIENCE, TWO_UNITS, millis, tell};
-use super::world::{World, name};
+use super::world::{Extra, World, name};
 
 const P99_TARGET_MS: f64 = 10.0;
 
@@ -57,7 +57,7 @@ impl Fixture {
     /// Milliseconds from the first reading of a higher load to the patched object. The agent ends
     /// when the VM is small again.
     async fn first_patch(&self) -> Result<f64> {
-        let agent = self.world.agent(None)?;
+        let agent = self.world.agent(&Extra::default())?;
         self.world.permitted(&agent, 1).await?;
         wait_for("an agent at the guest", PATIENCE, || async {
             let is_there = self.guests.attended() == 1;

@@ -10,6 +10,9 @@ mod fresh;
 mod guests;
 mod hot_paths;
 mod measure;
+mod policies;
+mod recorded;
+mod round;
 mod world;
 
 use std::path::PathBuf;
@@ -23,8 +26,9 @@ use clap::Parser;
 
 use follow::Sizes;
 use guests::Guests;
-use measure::{IDLE, LARGEST, PATIENCE, TWO_UNITS, millis, tell};
-use world::{Agent, MAX_UNITS, World, as_f64, name};
+use measure::{IDLE, LARGEST, PATIENCE, SETTLE, TWO_UNITS, millis, tell};
+use round::Round;
+use world::{Extra, MAX_UNITS, World, as_f64, name};
 
 /// Targets of the figures: the rows of SPECIFICATION.md.
 const RSS_TARGET_BYTES: f64 = (40 << 20) as f64;
@@ -40,8 +44,6 @@ const PROMISED_VMS: usize = 500;
 /// VMs, seconds until the last one is up, seconds until the last one is down.
 const STEP_TARGETS_S: [(usize, f64, f64); 2] = [(100, 5.0, 15.0), (500, 7.0, 30.0)];
 
-/// Time until the load of the start has settled.
-const SETTLE: Duration = Duration::from_secs(20);
 /// VMs measured one by one per repeat, at most the number of VMs.
 const SAMPLES_PER_REPEAT: usize = 5;
 /// Interval between two of these measurements.
@@ -65,6 +67,9 @@ struct Cli {
     /// without
     #[arg(long)]
     flood: bool,
+    /// Measure what policies cost the agent: memory, journal, time to patches
+    #[arg(long, conflicts_with = "flood")]
+    policies: bool,
     /// What the inner loops take, measured before: `{"NAME":NANOSECONDS,…}`
     #[arg(long, value_name = "JSON")]
     hot_paths: Option<String>,
@@ -88,9 +93,15 @@ fn main() -> Result<ExitCode> {
         // A runtime per round, so that no task of the last round is left.
         let runtime = tokio::runtime::Runtime::new()?;
         let block = block(round)?;
-        figures.extend(runtime.block_on(run(&cli, &bin_dir, block, count))?);
+        figures.extend(if cli.policies {
+            let samples = count.min(cli.repeats * SAMPLES_PER_REPEAT);
+            let window = Duration::from_secs(cli.window);
+            runtime.block_on(policies::run(&bin_dir, (block, count), samples, window))?
+        } else {
+            runtime.block_on(run(&cli, &bin_dir, block, count))?
+        });
     }
-    if !counts.is_empty() && cli.repeats > 0 && !cli.flood {
+    if !counts.is_empty() && cli.repeats > 0 && !cli.flood && !cli.policies {
         let runtime = tokio::runtime::Runtime::new()?;
         let block = block(counts.len())?;
         figures.extend(runtime.block_on(fresh::run(&bin_dir, block, cli.repeats))?);
@@ -118,16 +129,6 @@ fn raise_file_limit() -> Result<()> {
     Ok(())
 }
 
-/// One round with a number of VMs.
-struct Round {
-    vms: Vec<String>,
-    guests: Guests,
-    sizes: Sizes,
-    agent: Agent,
-    samples: usize,
-    window: Duration,
-}
-
 async fn run(cli: &Cli, bin_dir: &std::path::Path, block: u8, count: usize) -> Result<Vec<Figure>> {
     tell(&format!("{count} VMs: start"));
     let guests = Guests::start(block, count).await?;
@@ -136,7 +137,10 @@ async fn run(cli: &Cli, bin_dir: &std::path::Path, block: u8, count: usize) -> R
     world.populate(count).await?;
     let sizes = Sizes::default();
     sizes.follow(world.vms());
-    let agent = world.agent(cli.flood.then_some(flood::DESCRIPTORS))?;
+    let agent = world.agent(&Extra {
+        open_files: cli.flood.then_some(flood::DESCRIPTORS),
+        ..Extra::default()
+    })?;
     let round = Round {
         vms: (0..count).map(name).collect(),
         samples: count.min(cli.repeats * SAMPLES_PER_REPEAT),
@@ -240,6 +244,25 @@ impl Round {
 
     /// From the first reading of a higher load to the patched object, one VM after the other.
     async fn single_steps(&self) -> Result<Vec<Figure>> {
+        let took = self.load_times().await?;
+        Ok(vec![
+            Figure::lower(
+                "metric_to_patch_ms_p50",
+                percentile(&took, 50),
+                "ms",
+                Some(METRIC_TARGET_MS),
+            ),
+            Figure::lower(
+                "metric_to_patch_ms_p99",
+                percentile(&took, 99),
+                "ms",
+                Some(METRIC_TARGET_MS),
+            ),
+        ])
+    }
+
+    /// Time of each sampled VM from the first reading of a higher load to its patch, ms.
+    async fn load_times(&self) -> Result<Vec<f64>> {
         tell(&format!("{} VMs: {} loads", self.vms.len(), self.samples));
         for n in 0..self.samples {
             self.guests.set_load(n, TWO_UNITS, false);
@@ -256,20 +279,7 @@ impl Round {
             took.push(millis(seen.at, read));
         }
         self.back_to_idle(self.samples).await?;
-        Ok(vec![
-            Figure::lower(
-                "metric_to_patch_ms_p50",
-                percentile(&took, 50),
-                "ms",
-                Some(METRIC_TARGET_MS),
-            ),
-            Figure::lower(
-                "metric_to_patch_ms_p99",
-                percentile(&took, 99),
-                "ms",
-                Some(METRIC_TARGET_MS),
-            ),
-        ])
+        Ok(took)
     }
 
     /// From the monitor's request to the patched object, one VM after the other.

@@ -12,6 +12,9 @@ pub(super) const LARGEST: f64 = 0.225 * MAX_UNITS as f64;
 /// Everything is over by then, or something is broken.
 pub(super) const PATIENCE: Duration = Duration::from_secs(180);
 
+/// Time until the load of the start has settled.
+pub(super) const SETTLE: Duration = Duration::from_secs(20);
+
 /// Milliseconds between two moments.
 pub(super) fn millis(to: Instant, from: Instant) -> f64 {
     to.saturating_duration_since(from).as_secs_f64() * 1e3

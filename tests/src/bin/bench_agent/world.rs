@@ -30,13 +30,24 @@ const NODE: &str = "bench";
 /// The processes and guests around the agent.
 pub(super) struct World {
     dir: TempDir,
-    bin_dir: PathBuf,
+    pub(super) bin_dir: PathBuf,
     block: u8,
     pub(super) client: kube::Client,
     permits: std::net::SocketAddr,
     http: reqwest::Client,
     _scheduler: Process,
     _api: Process,
+}
+
+/// What an agent has beyond the shipped configuration.
+#[derive(Default)]
+pub(super) struct Extra {
+    /// Most open files.
+    pub open_files: Option<u64>,
+    /// Section `policies` of the configuration.
+    pub policies: Option<Value>,
+    /// Folder of a decision journal.
+    pub journal: Option<PathBuf>,
 }
 
 /// A running agent.
@@ -135,16 +146,21 @@ impl World {
             .await
     }
 
-    /// Starts the agent, with a limit on open files if one is given.
-    pub(super) fn agent(&self, open_files: Option<u64>) -> Result<Agent> {
-        let (config, log) = (
-            self.dir.path().join("agent.json"),
-            self.dir.path().join("agent.log"),
-        );
-        std::fs::write(&config, agent_config(self.permits.port()).to_string())?;
+    /// Path of a file or folder that lives as long as the world.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(super) fn agent(&self, extra: &Extra) -> Result<Agent> {
+        let (config, log) = (self.path("agent.json"), self.path("agent.log"));
+        let mut settings = agent_config(self.permits.port());
+        if let Some(policies) = &extra.policies {
+            settings["policies"] = policies.clone();
+        }
+        std::fs::write(&config, settings.to_string())?;
         let address = format!("127.{}.0.3", self.block);
         let program = self.bin_dir.join("autoscaler-agent");
-        let mut command = match open_files {
+        let mut command = match extra.open_files {
             None => Command::new(program),
             Some(limit) => {
                 let mut command = Command::new("prlimit");
@@ -154,12 +170,15 @@ impl World {
                 command
             }
         };
+        if let Some(folder) = &extra.journal {
+            command.env("BELLOWS_JOURNAL_DIR", folder);
+        }
         let process = Process::start(
             command
                 .env("CONFIG_PATH", &config)
                 .env("K8S_NODE_NAME", NODE)
                 .env("K8S_POD_IP", &address)
-                .env("KUBECONFIG", self.dir.path().join("kubeconfig")),
+                .env("KUBECONFIG", self.path("kubeconfig")),
             std::fs::File::create(&log)?,
         )?;
         Ok(Agent {
