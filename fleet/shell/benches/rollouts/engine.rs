@@ -118,7 +118,6 @@ fn world(guests: usize, is_running: bool) -> World {
             reason: String::new(),
             stop: false,
             tick: None,
-            tick: None,
         },
         status: DeploymentStatus {
             state: if is_running {
