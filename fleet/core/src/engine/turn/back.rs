@@ -3,11 +3,13 @@
 use protocol::fleet::{TurnResult, TurnSpec};
 use protocol::parts::PartPhase;
 
-use super::{Decision, Ending, Memory, PUSH_LIMIT, STOPPED, carried, stop_of, unread};
+use super::ending::Ending;
+use super::finding::{Finding, PUSH_LIMIT, STOPPED, stop_of, unread};
+use super::memory::Memory;
+use super::{Decision, carried};
 use crate::cause::{EndCause, Why};
 use crate::engine::action::{Call, Now};
 use crate::engine::standing::is_back;
-use crate::engine::turn::Finding;
 use crate::step::{Step, next};
 use crate::world::{Guest, Observed, World};
 
