@@ -5,17 +5,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use daemon_kit::clock::Clock;
-use fleet_core::permit::Gate;
-use fleet_core::{Guest, World, claim, is_open, owner_windows};
+use fleet_core::{Guest, World, is_open};
 use fleet_store::{LoadedEnvironment, Owner, OwnerKind};
 use futures::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use protocol::annotations::LABEL_VM_NAME;
-use protocol::fleet::{KEY_ENROLLED, KEY_WINDOWS, TurnSpec, instance_name, node_instance_name};
-use protocol::parts::PartName;
-use protocol::quantity::Quantity;
+use protocol::fleet::instance_name;
 use protocol::time::{Span, Timestamp};
-use protocol::vm::{VirtualMachine, VmPhase};
+use protocol::vm::VirtualMachine;
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -24,8 +21,16 @@ use crate::images::ImageGate;
 use crate::lease::Seen;
 use crate::node::{Node, Unconnected};
 use crate::pulse::Pulse;
-use crate::runners::{Pod, Runner, Runners, pod_of};
+use crate::runners::{Pod, Runner, Runners};
 use crate::watch::Felt;
+
+mod gates;
+mod surroundings;
+
+use gates::{agent_gate, gate_of_others, has_left, turn_of};
+pub(crate) use gates::{is_orphan, selects};
+pub(crate) use surroundings::Surroundings;
+use surroundings::{free_memory, namespace_of};
 
 /// Guests that are read concurrently.
 const AT_ONCE: usize = 16;
@@ -78,25 +83,6 @@ impl Looked {
             felt: BTreeMap::new(),
         }
     }
-}
-
-/// What the fleet's objects do not have.
-#[derive(Debug, Default)]
-pub(crate) struct Surroundings {
-    pub(crate) vms: Vec<VirtualMachine>,
-    /// Labels and annotations that hold for all VMs of a namespace.
-    namespaces: BTreeMap<String, Namespace>,
-    pub(crate) nodes: Vec<Node>,
-    /// Memory of each node that no VM has, bytes.
-    free: BTreeMap<String, u64>,
-    /// Pods of VMs, in a cluster.
-    pods: Vec<Pod>,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Namespace {
-    is_out: bool,
-    windows: Option<String>,
 }
 
 /// Access to VMs and runners.
@@ -295,89 +281,6 @@ struct LookedGuest {
     address: Address,
 }
 
-/// What a VM's owner says about changes of its guest.
-pub(crate) struct OwnersWord {
-    pub(crate) is_enrolled: bool,
-    pub(crate) windows: Vec<protocol::fleet::Window>,
-    pub(crate) gate: Option<Gate>,
-}
-
-impl Surroundings {
-    /// The runner of a VM. Without a pod of that VM it has no address.
-    pub(crate) fn runner(&self, vm: &VirtualMachine) -> Runner {
-        let pod = pod_of(vm, &self.pods);
-        let (at, started) = pod.map_or((None, None), |pod| pod.runner_at(vm));
-        Runner {
-            namespace: vm.metadata.namespace.clone(),
-            vm: vm.metadata.name.clone(),
-            uid: vm.metadata.uid.clone(),
-            pod: vm.status.clone().unwrap_or_default().pod_name,
-            at,
-            started,
-        }
-    }
-
-    /// The VM's annotation replaces that of its namespace. Either label keeps it out.
-    pub(crate) fn owner(&self, vm: &VirtualMachine, trial_seconds: u64) -> OwnersWord {
-        let of_namespace = self.namespaces.get(&vm.metadata.namespace);
-        let is_out = of_namespace.is_some_and(|one| one.is_out);
-        let label = vm.metadata.labels.get(KEY_ENROLLED);
-        let annotation = vm.metadata.annotations.get(KEY_WINDOWS);
-        let annotation = annotation.or(of_namespace.and_then(|one| one.windows.as_ref()));
-        let (windows, gate) = owner_windows(annotation.map(String::as_str), trial_seconds);
-        OwnersWord {
-            is_enrolled: !is_out && label.is_none_or(|value| value != "false"),
-            windows,
-            gate,
-        }
-    }
-
-    /// VMs of a node that run and whose monitors have an agent.
-    pub(crate) fn monitors_of(&self, node: &str) -> u32 {
-        let counts = |vm: &&VirtualMachine| {
-            let status = vm.status.as_ref();
-            let runs = status.is_some_and(|it| it.node == node && it.phase == VmPhase::Running);
-            runs && guest::has_agent(vm) && vm.metadata.deletion_timestamp.is_none()
-        };
-        u32::try_from(self.vms.iter().filter(counts).count()).unwrap_or(u32::MAX)
-    }
-
-    /// Whether a VM could have one more slot of memory.
-    fn has_room(&self, vm: &VirtualMachine) -> bool {
-        let guest = &vm.spec.guest;
-        let node = vm.status.as_ref().map(|status| status.node.as_str());
-        let free = node.and_then(|node| self.free.get(node)).copied();
-        guest.memory_slots.r#use < guest.memory_slots.max
-            && free.is_some_and(|free| free >= guest.slot_bytes())
-    }
-}
-
-fn namespace_of(object: &Value) -> Option<(String, Namespace)> {
-    let metadata = &object["metadata"];
-    let windows = metadata["annotations"][KEY_WINDOWS].as_str();
-    let namespace = Namespace {
-        is_out: metadata["labels"][KEY_ENROLLED] == "false",
-        windows: windows.map(str::to_owned),
-    };
-    Some((metadata["name"].as_str()?.to_owned(), namespace))
-}
-
-fn free_memory(nodes: &[Value], vms: &[VirtualMachine]) -> BTreeMap<String, u64> {
-    let total = |object: &Value| {
-        let name = object["metadata"]["name"].as_str()?.to_owned();
-        let memory = Quantity::from_json(&object["status"]["allocatable"]["memory"]).ok()?;
-        Some((name, memory.as_u64().unwrap_or(0)))
-    };
-    let mut free: BTreeMap<String, u64> = nodes.iter().filter_map(total).collect();
-    for vm in vms {
-        let node = vm.status.as_ref().map(|status| status.node.as_str());
-        if let Some(free) = node.and_then(|node| free.get_mut(node)) {
-            *free = free.saturating_sub(vm.spec.guest.in_use().mem.0);
-        }
-    }
-    free
-}
-
 fn size_of(vm: &VirtualMachine) -> String {
     let size = vm.spec.guest.in_use();
     format!("{}m {}", size.cpu.0, size.mem.0)
@@ -390,88 +293,6 @@ fn is_judged(loaded: &LoadedEnvironment) -> bool {
         .iter()
         .filter(|one| !one.status.state.is_terminal());
     running.any(|one| !one.status.groups.is_empty())
-}
-
-pub(crate) fn selects(loaded: &LoadedEnvironment, vm: &VirtualMachine) -> bool {
-    loaded.namespace == vm.metadata.namespace
-        && vm.metadata.deletion_timestamp.is_none()
-        && loaded.selects(&vm.metadata.labels)
-}
-
-fn turn_of<'a>(loaded: &'a LoadedEnvironment, instance: &str) -> Option<&'a TurnSpec> {
-    loaded.turns.get(instance)?.0.as_ref()
-}
-
-/// Whether the environment of a turn is gone.
-pub(crate) fn is_orphan(
-    turn: Option<&TurnSpec>,
-    namespace: &str,
-    all: &[LoadedEnvironment],
-) -> bool {
-    let is_there = |name: &str| {
-        all.iter()
-            .any(|one| one.namespace == namespace && one.environment.name == name)
-    };
-    turn.is_some_and(|turn| !is_there(&turn.environment))
-}
-
-/// Whether the environment has the part of a guest that it no longer selects.
-fn has_left(loaded: &LoadedEnvironment, vm: &VirtualMachine) -> bool {
-    let turns = loaded.turns.get(&instance_name(&vm.metadata.name));
-    let claim = turns.and_then(|(turn, last)| claim(turn.as_ref(), last.as_ref()));
-    loaded.namespace == vm.metadata.namespace
-        && vm.metadata.deletion_timestamp.is_none()
-        && !selects(loaded, vm)
-        && claim == Some(&loaded.environment.name)
-}
-
-/// Gate by the other environments. Of two that select the part of a guest, the first by name has
-/// it.
-fn gate_of_others(
-    loaded: &LoadedEnvironment,
-    all: &[LoadedEnvironment],
-    vm: &VirtualMachine,
-    instance: &str,
-) -> Option<Gate> {
-    let own = &loaded.environment;
-    let mut gate = None;
-    for other in all {
-        let name = &other.environment.name;
-        if other.namespace != loaded.namespace || *name == own.name {
-            continue;
-        }
-        let turns = other.turns.get(instance);
-        let open = turns.and_then(|(turn, last)| {
-            turn.as_ref()
-                .filter(|turn| is_open(Some(turn), last.as_ref()))
-        });
-        if other.environment.spec.part != own.spec.part {
-            if open.is_some() {
-                gate = gate.or(Some(Gate::PeerInFlight));
-            }
-            continue;
-        }
-        let has_turn = open.is_some_and(|turn| turn.environment != own.name);
-        // One that verifies changes nothing.
-        let claims = !other.environment.spec.is_cron();
-        // A guest that left its environment goes back first, also where another one selects it.
-        let is_of_other = claims && *name < own.name && selects(other, vm) && selects(loaded, vm);
-        if has_turn || is_of_other {
-            return Some(Gate::Claim);
-        }
-    }
-    gate
-}
-
-/// Gate of a guest on a node whose agent is in a turn: both ends of a link never change at once.
-fn agent_gate(all: &[LoadedEnvironment], node: &str) -> Option<Gate> {
-    let instance = node_instance_name(node);
-    let agents = all
-        .iter()
-        .filter(|one| one.environment.spec.part == PartName::Agent);
-    let mut turns = agents.filter_map(|one| one.turns.get(&instance));
-    let is_changing = turns.any(|(turn, last)| is_open(turn.as_ref(), last.as_ref()));
-    is_changing.then_some(Gate::PeerInFlight)
 }
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+use fleet_core::permit::Gate;
+use protocol::fleet::{KEY_ENROLLED, KEY_WINDOWS};
 use protocol::vm::VmStatus;
 use serde_json::json;
 
