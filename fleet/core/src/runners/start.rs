@@ -179,7 +179,7 @@ fn is_too_early(guest: &Guest, settings: &Settings, now: Now) -> bool {
     };
     // An order of a person gives each guest one attempt.
     if let Some(ordered) = settings.ordered_at {
-        return end.result == MoveResult::Skip && end.at >= ordered;
+        return end.result == MoveResult::Skip && is_since(end.at, ordered);
     }
     let spacing = spacing_seconds(&guest.uid, &end.migration).saturating_mul(1_000_000);
     let past = now.wall.0.saturating_sub(end.at.0);
@@ -222,8 +222,17 @@ fn decision(guest: &Guest, wanted: &Wanted, now: Now) -> RunnerMove {
 
 /// Whether the wanted runner did harm in a guest.
 fn is_bad(guest: &Guest, wanted: &Wanted, settings: &Settings) -> bool {
-    let counts = |at: WallTime| settings.ordered_at.is_none_or(|ordered| at >= ordered);
+    let counts = |at: WallTime| {
+        settings
+            .ordered_at
+            .is_none_or(|ordered| is_since(at, ordered))
+    };
     guest.end.as_ref().is_some_and(|end| {
         end.result == MoveResult::Bad && is_same_runner(&end.to, &wanted.to) && counts(end.at)
     })
+}
+
+/// Whether an end came after an order. Records of ends have whole seconds.
+const fn is_since(end: WallTime, ordered: WallTime) -> bool {
+    end.0.div_euclid(1_000_000) >= ordered.0.div_euclid(1_000_000)
 }

@@ -120,6 +120,39 @@ fn guest_that_cannot_move_is_pending_restart_and_said_once() {
     }
 }
 
+/// The record of an end has whole seconds, an order has its microseconds.
+#[test]
+fn guest_whose_move_failed_in_the_second_of_the_order_is_not_tried_again() {
+    let ordered = Settings {
+        ordered_at: Some(WallTime(noon().wall.0 + 900_000)),
+        ..Settings::default()
+    };
+    let ended = |seconds: i64, result| Guest {
+        end: Some(RunnerMoveEnd {
+            at: WallTime(noon().wall.0 + seconds * 1_000_000),
+            result,
+            to: NEW.to_owned(),
+            migration: "fleet-1".to_owned(),
+            reason: String::new(),
+        }),
+        ..guest("pg")
+    };
+    for (result, gate) in [
+        (MoveResult::Bad, Gate::Halted),
+        (MoveResult::Skip, Gate::Spacing),
+    ] {
+        let pg = ended(0, result);
+        let next = begins(&pg, &world_of(&pg, false), &ordered);
+        assert_eq!(next, Next::Gate(gate), "{result:?}");
+        let pg = ended(-1, result);
+        let next = begins(&pg, &world_of(&pg, false), &ordered);
+        assert!(
+            matches!(next, Next::Order(_)),
+            "{result:?} before the order"
+        );
+    }
+}
+
 #[test]
 fn guest_that_runs_the_wanted_runner_is_left_alone() {
     for runs in [NEW, "mirror/r:1@sha256:0b"] {
