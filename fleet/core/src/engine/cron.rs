@@ -225,11 +225,13 @@ fn blocked(
     })
 }
 
-/// The newest run that came to an end by itself.
+/// The newest run that came to an end by itself. Of those that were made in one second, the times of
+/// their ends tell which.
 fn newest_run(world: &World) -> Option<&Deployment> {
     let ends = [DeploymentState::Complete, DeploymentState::Unhealthy];
-    let mut all = in_order(world).into_iter();
-    all.rfind(|one| ends.contains(&one.status.state))
+    let all = in_order(world).into_iter();
+    let ended = all.filter(|one| ends.contains(&one.status.state));
+    ended.max_by_key(|one| (one.created, one.status.ended_at))
 }
 
 /// Health of the environment: what its newest run found.

@@ -224,3 +224,25 @@ fn nothing_is_verified_before_the_first_start_and_after_a_stop() {
     };
     assert_eq!(ticks, [due]);
 }
+
+/// Of two runs that were made in one second the one that ended last counts, whatever their names.
+///
+/// Requirement: B24
+#[test]
+fn health_is_that_of_the_run_that_ended_last() {
+    let (world, _) = looked(verified(), [TO_NIGHT].into_iter());
+    let mut late = world.clone();
+    let created = late.deployments[1].created;
+    let first = &mut late.deployments[0];
+    (first.created, first.status.state) = (created, DeploymentState::Unhealthy);
+    for (ended_at, health) in [
+        (TO_NIGHT - 60, Health::Healthy),
+        (TO_NIGHT + 60, Health::Unhealthy),
+    ] {
+        late.deployments[0].status.ended_at = Some(at(ended_at).wall);
+        late.deployments[0].name = "z".to_owned();
+        late.environment.status.health = Health::Unknown;
+        let (world, _) = looked(late.clone(), [TO_NIGHT + 120].into_iter());
+        assert_eq!(world.environment.status.health, health);
+    }
+}
