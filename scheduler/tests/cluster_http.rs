@@ -364,6 +364,13 @@ async fn a_watch_that_is_too_old_lists_anew_and_notices_what_is_gone() {
     running
         .until("counted", |r| r.reserved("n1").0 == 500)
         .await;
+    // A watch that opens later does not hear that it is too old.
+    let open = || {
+        api.count("GET /api/v1/pods", |call| {
+            call.option("watch").is_some() && call.status.is_some()
+        })
+    };
+    running.until("watched", |_| open() == 1).await;
     api.delete("pods", "default", "vm1-pod");
     api.delete("virtualmachines", "default", "vm1");
     api.put("virtualmachines", vm("vm2", size(750, 3)));
