@@ -11,6 +11,7 @@ use scheduler::config::Config;
 use serde_json::{Value, json};
 use support::api::{FakeApi, Fault};
 use support::{GIB, Running, approved, node, plain_pod, size, vm, vm_pod};
+use test_api::Call;
 
 /// VMs of 250m / 1Gi each, bound to `n1`, which has the given totals.
 async fn vms(count: u32, milli_cpu: u64, mem: u64) -> (FakeApi, Vec<String>) {
@@ -365,11 +366,7 @@ async fn a_watch_that_is_too_old_lists_anew_and_notices_what_is_gone() {
         .until("counted", |r| r.reserved("n1").0 == 500)
         .await;
     // A watch that opens later does not hear that it is too old.
-    let open = || {
-        api.count("GET /api/v1/pods", |call| {
-            call.option("watch").is_some() && call.status.is_some()
-        })
-    };
+    let open = || api.count("WATCH /api/v1/pods", Call::is_done);
     running.until("watched", |_| open() == 1).await;
     api.delete("pods", "default", "vm1-pod");
     api.delete("virtualmachines", "default", "vm1");
