@@ -13,15 +13,22 @@ mod images;
 mod moves;
 #[path = "fleet_cluster/rights.rs"]
 mod rights;
+#[path = "fleet_cluster/schedules.rs"]
+mod schedules;
 #[path = "fleet_cluster/server.rs"]
 mod server;
 #[path = "fleet_cluster/services.rs"]
 mod services;
+#[path = "fleet_cluster/upgrade.rs"]
+mod upgrade;
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use bellows_tests::cluster::{AUDIT_POLICY, Cluster, NodeKit, Programs, nodes_or_skip};
+use bellows_tests::cluster::{
+    AUDIT_POLICY, Cluster, NodeKit, Programs, helm_or_skip, nodes_or_skip,
+};
 use bellows_tests::guest_or_skip;
 use bellows_tests::image::guest_programs;
 use bellows_tests::patience::wait_for;
@@ -309,20 +316,23 @@ fn deployment(name: &str, revision: &str) -> Value {
     })
 }
 
-/// Guests get a monitor although the leader is killed, then runners.
+/// Guests get a monitor although the leader is killed, then runners, then the chart is upgraded.
 ///
-/// Requirement: B42, B48, R36, R39
+/// Requirement: B42, B48, R12, R19, R36, R39
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guests_in_pods_get_monitors_and_runners_by_the_fleets_rights() -> Result<()> {
     let test = "guests_in_pods_get_monitors_and_runners_by_the_fleets_rights";
+    let Some(helm) = helm_or_skip(test) else {
+        return Ok(());
+    };
     let Some(world) = World::of_test(test).await? else {
         return Ok(());
     };
-    let rolled = roll(&world).await;
+    let rolled = roll(&world, &helm).await;
     rolled.with_context(|| world.explain())
 }
 
-async fn roll(world: &World) -> Result<()> {
+async fn roll(world: &World, helm: &Path) -> Result<()> {
     for name in VMS {
         world.apply(&vm(name))?;
     }
@@ -332,6 +342,8 @@ async fn roll(world: &World) -> Result<()> {
     good_release_reaches_all_guests(world, &revision).await?;
     bad_release_is_taken_back(world).await?;
     moves::guest_gets_another_runner(world, &server).await?;
+    schedules::schedule_reaches_the_file_of_an_updater(world, VMS[1]).await?;
+    upgrade::chart_asks_before_an_upgrade(world, &server, helm).await?;
     rights::are_used(world, rights::Shown::Guests)
 }
 

@@ -9,7 +9,7 @@ use protocol::fleet::AgentSchedule;
 use serde_json::{Value, json};
 
 use super::images::Images;
-use super::{CHANNEL, PATIENCE, ROLLOUT, SYSTEM, World, deployment, in_namespace};
+use super::{CHANNEL, PATIENCE, ROLLOUT, SYSTEM, World, deployment, in_namespace, rights};
 
 const AGENT: &str = "autoscaler-agent";
 const AGENTS: &str = "agents";
@@ -93,7 +93,7 @@ impl World {
     }
 }
 
-/// Requirement: R23, R24
+/// Requirement: B48, R23, R24
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agents_of_two_nodes_are_replaced_and_taken_back() -> Result<()> {
     let test = "agents_of_two_nodes_are_replaced_and_taken_back";
@@ -124,7 +124,8 @@ async fn replace(world: &World) -> Result<()> {
     let all_run = || Ok(world.agents_run(None)?.then_some(()));
     world.until("both agents", PATIENCE, all_run).await?;
     good_image_reaches_both_nodes(world, &revision, &images.good).await?;
-    bad_image_is_taken_back(world, &images.bad, &images.good).await
+    bad_image_is_taken_back(world, &images.bad, &images.good).await?;
+    rights::are_used(world, rights::Shown::Agents)
 }
 
 async fn good_image_reaches_both_nodes(world: &World, revision: &str, good: &str) -> Result<()> {

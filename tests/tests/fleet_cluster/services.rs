@@ -8,7 +8,7 @@ use bellows_tests::cluster::is_ready;
 use serde_json::{Value, json};
 
 use super::images::Images;
-use super::{CHANNEL, PATIENCE, PROGRAM, ROLLOUT, World, deployment, in_namespace, vm};
+use super::{CHANNEL, PATIENCE, PROGRAM, ROLLOUT, World, deployment, in_namespace, rights, vm};
 
 const CONTROLLER: &str = "neonvm-controller";
 const NAMESPACE: &str = "neonvm-system";
@@ -142,7 +142,7 @@ impl World {
     }
 }
 
-/// Requirement: B23
+/// Requirement: B23, B48
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn controller_is_moved_under_its_webhook_and_a_bad_image_is_put_back() -> Result<()> {
     let test = "controller_is_moved_under_its_webhook_and_a_bad_image_is_put_back";
@@ -178,7 +178,8 @@ async fn move_controllers(world: &World) -> Result<()> {
         ensure!(output.status.code() == Some(code), "{version}: {output:?}");
     }
     bad_image_is_put_back(world, &images.bad, &images.good).await?;
-    other_writer_is_left_alone(world, &images.good).await
+    other_writer_is_left_alone(world, &images.good).await?;
+    rights::are_used(world, rights::Shown::Services)
 }
 
 fn order(name: &str, number: u32) -> Value {
