@@ -87,16 +87,18 @@ END
 }
 
 # The suite alone: other sources of the machine may be out of reach.
+of_suite() {
+    dnf --quiet --assumeyes --disablerepo='*' --enablerepo=bellows --setopt=bellows.repo_gpgcheck=1 \
+        --setopt=bellows.skip_if_unavailable=0 --setopt=install_weak_deps=0 "$@"
+}
+
 read_suite() {
     case $manager in
         apt)
             apt-get --quiet=2 --error-on=any --option=Dir::Etc::sourceparts=- --option=APT::Get::List-Cleanup=0 \
                 --option=Dir::Etc::sourcelist=/etc/apt/sources.list.d/bellows.sources update
             ;;
-        dnf)
-            dnf --quiet --assumeyes --disablerepo='*' --enablerepo=bellows --setopt=bellows.skip_if_unavailable=0 \
-                --refresh makecache
-            ;;
+        dnf) of_suite --refresh makecache ;;
     esac
 }
 
@@ -107,7 +109,7 @@ install_packages() {
                 --option=Dpkg::Options::=--force-confold install "vm-monitor=$version" bellows-updater
             ;;
         # Before a release rpm has a tilde.
-        dnf) dnf --quiet --assumeyes install "vm-monitor-$(echo "$version" | tr - '~')" bellows-updater ;;
+        dnf) of_suite install "vm-monitor-$(echo "$version" | tr - '~')" bellows-updater ;;
     esac
 }
 

@@ -10,6 +10,8 @@ use crate::shell;
 pub(super) const KEY: &str = "suite.pgp";
 /// Time of key, signature and lists: before the clock of every machine that reads them.
 const TIME: &str = "1700000000";
+/// Time of signatures. gpg's clock goes on from the time that it is given, so a key may be younger.
+const SIGNED: &str = "1700003600";
 const DATE: &str = "Tue, 14 Nov 2023 22:13:20 UTC";
 
 /// Signs the packages of a folder by a fresh key.
@@ -38,27 +40,30 @@ pub(super) fn sign_rpm(root: &Path, suite: &str) {
 /// Runs gpg with a fresh key in a folder, and writes the public one there.
 fn by_a_fresh_key(suite: &Path, words: &[&str]) {
     let home = tempfile::tempdir().expect("a folder");
-    let gpg = |words: &[&str]| {
+    let gpg = |time: &str, words: &[&str]| {
         let mut command = Command::new("gpg");
         command
             .env("GNUPGHOME", home.path())
-            .args(["--batch", "--quiet", "--faked-system-time", TIME])
+            .args(["--batch", "--quiet", "--faked-system-time", time])
             .args(words)
             .current_dir(suite);
         shell::output(&mut command).expect("it runs")
     };
     let user = "suite@bellows.invalid";
-    gpg(&[
-        "--passphrase",
-        "",
-        "--quick-generate-key",
-        user,
-        "ed25519",
-        "sign",
-        "never",
-    ]);
-    gpg(words);
-    gpg(&["--output", KEY, "--export", user]);
+    gpg(
+        TIME,
+        &[
+            "--passphrase",
+            "",
+            "--quick-generate-key",
+            user,
+            "ed25519",
+            "sign",
+            "never",
+        ],
+    );
+    gpg(SIGNED, words);
+    gpg(SIGNED, &["--output", KEY, "--export", user]);
     let mut end = Command::new("gpgconf");
     end.env("GNUPGHOME", home.path()).args(["--kill", "all"]);
     shell::output(&mut end).expect("it runs");

@@ -225,8 +225,8 @@ fn blocked(
     })
 }
 
-/// The newest run that came to an end by itself. Of those that were made in one second, the times of
-/// their ends tell which.
+/// The newest run that came to an end by itself. Of those that were made in one second, the times
+/// of their ends tell which.
 fn newest_run(world: &World) -> Option<&Deployment> {
     let ends = [DeploymentState::Complete, DeploymentState::Unhealthy];
     let all = in_order(world).into_iter();
