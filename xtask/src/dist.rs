@@ -22,6 +22,8 @@ mod suite;
 mod under_systemd;
 mod updater;
 #[cfg(test)]
+mod upgraded_by_dnf;
+#[cfg(test)]
 mod upgraded_under_systemd;
 
 use std::path::{Path, PathBuf};

@@ -16,6 +16,8 @@ use crate::shell;
 const NODE: &str = "bellows/node:bookworm";
 /// Root file system of foreign guests.
 pub(crate) const SYSTEMD: &str = "bellows/systemd:bookworm";
+/// Root file system of foreign guests with dnf.
+pub(crate) const RPM: &str = "bellows/rpm:bookworm";
 /// Root file system of kind's nodes: it boots, with a container runtime and kubeadm's requirements.
 const KIND_NODE: &str = "bellows/kind-node:bookworm";
 /// A machine for Docker where none is installed.
@@ -66,6 +68,16 @@ const DOCKER_PACKAGES: [&str; 8] = [
     "tini",
     "util-linux",
 ];
+const RPM_PACKAGES: [&str; 8] = [
+    "ca-certificates",
+    "createrepo-c",
+    "curl",
+    "dnf",
+    "dnf-plugins-core",
+    "gnupg",
+    "rpm",
+    "systemd-sysv",
+];
 /// List of the packages.
 const LIST: &str = "packages.txt";
 
@@ -74,9 +86,11 @@ pub(super) fn ensure() -> Result<PathBuf> {
     ensure_of(NODE, &PACKAGES)
 }
 
-/// The root file system with systemd and apt.
-pub(crate) fn ensure_systemd() -> Result<PathBuf> {
-    ensure_of(SYSTEMD, &["apt", "systemd-sysv"])
+/// The root file systems with systemd and apt, and with systemd and dnf.
+pub(crate) fn ensure_systemd() -> Result<()> {
+    ensure_of(SYSTEMD, &["apt", "systemd-sysv"])?;
+    ensure_of(RPM, &RPM_PACKAGES)?;
+    Ok(())
 }
 
 /// The root file system of kind's nodes.

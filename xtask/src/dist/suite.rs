@@ -25,6 +25,18 @@ pub(super) fn sign(suite: &Path, packages: &[PathBuf]) {
     by_a_fresh_key(suite, &["--output", "InRelease", "--clearsign", "Release"]);
 }
 
+/// Makes the lists of the RPM packages of a folder, by a program of a root whose folder it is, and
+/// signs them by a fresh key.
+pub(super) fn sign_rpm(root: &Path, suite: &str) {
+    let mut lists = Command::new("chroot");
+    lists
+        .arg(root)
+        .args(["createrepo_c", "--quiet", "--revision", TIME]);
+    shell::output(lists.arg(format!("/{suite}"))).expect("it runs");
+    let sign = ["--armor", "--detach-sign", "repodata/repomd.xml"];
+    by_a_fresh_key(&root.join(suite), &sign);
+}
+
 /// Runs gpg with a fresh key in a folder, and writes the public one there.
 fn by_a_fresh_key(suite: &Path, words: &[&str]) {
     let home = tempfile::tempdir().expect("a folder");

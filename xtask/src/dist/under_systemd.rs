@@ -29,7 +29,7 @@ const LOOK_UNIT: &str = "[Unit]\nAfter=vm-monitor.service\n[Service]\nExecStart=
 /// `cargo xtask test`.
 pub(super) struct Parts {
     guest: PathBuf,
-    debian: PathBuf,
+    pub(super) debian: PathBuf,
     qemu: PathBuf,
     pub(super) monitor: PathBuf,
 }
@@ -75,7 +75,7 @@ pub(super) fn root(parts: &Parts, package: &Path, look: &str, folder: &Path) -> 
 }
 
 /// Writes the monitor's settings and what looks at it into a root.
-fn furnish(root: &Path, look: &str) {
+pub(super) fn furnish(root: &Path, look: &str) {
     for (name, content, mode) in [
         ("etc/default/vm-monitor", SETTINGS, 0o600),
         ("usr/local/bin/look", look, 0o755),
