@@ -89,6 +89,9 @@ fn audit_log_on_a_full_disk_counts_what_it_loses() {
     std::os::unix::fs::symlink("/dev/full", &path).expect("a link");
     let (log, thread) = log(&path);
     call(&log, 200..300);
+    while log.lost.load(Ordering::Relaxed) == 0 {
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
     fs::remove_file(&path).expect("removed");
     while !path.exists() {
         // The writer may still be busy with the lines before.
