@@ -92,7 +92,7 @@ pub(super) fn furnish(root: &Path, look: &str) {
 }
 
 /// Writes a disk of a root.
-pub(super) fn disk(root: &Path, folder: &Path) -> PathBuf {
+fn disk(root: &Path, folder: &Path) -> PathBuf {
     let disk = folder.join("disk.ext4");
     let mut command = Command::new("mke2fs");
     command.args(["-q", "-t", "ext4", "-d"]).arg(root);
@@ -100,8 +100,26 @@ pub(super) fn disk(root: &Path, folder: &Path) -> PathBuf {
     disk
 }
 
+/// Asserts what the guest of a root looked at before it ended, a line each.
+pub(super) fn assert_looks(
+    parts: &Parts,
+    root: &Path,
+    folder: &Path,
+    patience_s: &str,
+    expected: &str,
+) {
+    let said = boot(parts, &disk(root, folder), folder, patience_s);
+    let looks: Vec<&str> = looks(&said).collect();
+    let lines: Vec<&str> = expected.lines().collect();
+    assert_eq!(looks, lines, "{said}");
+}
+
+fn looks(said: &str) -> impl Iterator<Item = &str> {
+    said.lines().filter_map(|line| line.strip_prefix("LOOK "))
+}
+
 /// What the guest said before it ended.
-pub(super) fn boot(parts: &Parts, disk: &Path, folder: &Path, patience_s: &str) -> String {
+fn boot(parts: &Parts, disk: &Path, folder: &Path, patience_s: &str) -> String {
     let console = folder.join("console");
     let append = "console=ttyS0 panic=-1 psi=1 random.trust_cpu=on mitigations=off nokaslr no_timer_check loglevel=3 systemd.show_status=0 \
                   systemd.mask=serial-getty@ttyS0.service";
@@ -167,15 +185,9 @@ fn the_package_runs_under_systemd() {
     let root = root(&parts, &package, LOOK, folder.path());
     let disk = disk(&root, folder.path());
     let said = boot(&parts, &disk, folder.path(), PATIENCE_S);
-    let looks: Vec<&str> = said
-        .lines()
-        .filter_map(|line| line.strip_prefix("LOOK "))
-        .collect();
     let signals = "vm_monitor_kernel_signals ";
-    let armed = looks.iter().find_map(|line| line.strip_prefix(signals));
-    let rest: Vec<&str> = looks
-        .iter()
-        .copied()
+    let armed = looks(&said).find_map(|line| line.strip_prefix(signals));
+    let rest: Vec<&str> = looks(&said)
         .filter(|line| !line.starts_with(signals))
         .collect();
     assert_eq!(

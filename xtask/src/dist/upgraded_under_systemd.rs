@@ -107,14 +107,7 @@ fn updater_brings_mends_and_puts_back_the_monitor_under_systemd() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let root = root(&parts, &program, folder.path());
-    let disk = under_systemd::disk(&root, folder.path());
-    let said = under_systemd::boot(&parts, &disk, folder.path(), PATIENCE_S);
-    let looks: Vec<&str> = said
-        .lines()
-        .filter_map(|line| line.strip_prefix("LOOK "))
-        .collect();
-    let lines: Vec<&str> = EXPECTED.lines().collect();
-    assert_eq!(looks, lines, "{said}");
+    under_systemd::assert_looks(&parts, &root, folder.path(), PATIENCE_S, EXPECTED);
 }
 
 /// Exit status 75 is a failed attempt, 0 every other end.
