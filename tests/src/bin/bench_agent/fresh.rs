@@ -13,6 +13,7 @@ use bellows_tests::patience::wait_for;
 use super::follow::Sizes;
 use super::guests::Guests;
 use super::measure::{IDLE, PATIENCE, TWO_UNITS, millis, tell};
+use super::start::start;
 use super::world::{Extra, World, name};
 
 const P99_TARGET_MS: f64 = 10.0;
@@ -26,12 +27,7 @@ struct Fixture {
 
 /// Starts `repeats` agents one after the other and times the first patch of each.
 pub(super) async fn run(bin_dir: &Path, block: u8, repeats: usize) -> Result<Vec<Figure>> {
-    let guests = Guests::start(block, 1).await?;
-    guests.set_load(0, IDLE, true);
-    let world = World::start(bin_dir, block).await?;
-    world.populate(1).await?;
-    let sizes = Sizes::default();
-    sizes.follow(world.vms());
+    let (world, guests, sizes) = start(bin_dir, block, 1).await?;
     let fixture = Fixture {
         world,
         guests,

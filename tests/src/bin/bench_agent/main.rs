@@ -13,6 +13,7 @@ mod measure;
 mod policies;
 mod recorded;
 mod round;
+mod start;
 mod world;
 
 use std::path::PathBuf;
@@ -24,11 +25,10 @@ use bellows_tests::figures::{Benchmark, Figure, Machine, Output, percentile};
 use bellows_tests::kubeconfig::install_crypto;
 use clap::Parser;
 
-use follow::Sizes;
-use guests::Guests;
 use measure::{IDLE, LARGEST, PATIENCE, SETTLE, TWO_UNITS, millis, tell};
 use round::Round;
-use world::{Extra, MAX_UNITS, World, as_f64, name};
+use start::start;
+use world::{Extra, MAX_UNITS, as_f64, name};
 
 /// Targets of the figures: the rows of SPECIFICATION.md.
 const RSS_TARGET_BYTES: f64 = (40 << 20) as f64;
@@ -131,12 +131,7 @@ fn raise_file_limit() -> Result<()> {
 
 async fn run(cli: &Cli, bin_dir: &std::path::Path, block: u8, count: usize) -> Result<Vec<Figure>> {
     tell(&format!("{count} VMs: start"));
-    let guests = Guests::start(block, count).await?;
-    (0..count).for_each(|n| guests.set_load(n, IDLE, true));
-    let world = World::start(bin_dir, block).await?;
-    world.populate(count).await?;
-    let sizes = Sizes::default();
-    sizes.follow(world.vms());
+    let (world, guests, sizes) = start(bin_dir, block, count).await?;
     let agent = world.agent(&Extra {
         open_files: cli.flood.then_some(flood::DESCRIPTORS),
         ..Extra::default()

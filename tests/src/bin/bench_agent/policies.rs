@@ -15,9 +15,10 @@ use tokio::process::Command;
 
 use super::follow::Sizes;
 use super::guests::Guests;
-use super::measure::{IDLE, SETTLE, tell};
+use super::measure::{SETTLE, tell};
 use super::recorded::{Recorded, Window};
 use super::round::Round;
+use super::start::start;
 use super::world::{Extra, World, as_f64, name};
 
 /// Annotation of a VM that names its policy, and the word for none.
@@ -74,12 +75,7 @@ pub(super) async fn run(
     samples: usize,
     window: Duration,
 ) -> Result<Vec<Figure>> {
-    let guests = Guests::start(block, count).await?;
-    (0..count).for_each(|n| guests.set_load(n, IDLE, true));
-    let world = World::start(bin_dir, block).await?;
-    world.populate(count).await?;
-    let sizes = Sizes::default();
-    sizes.follow(world.vms());
+    let (world, guests, sizes) = start(bin_dir, block, count).await?;
     let fixture = Fixture {
         world,
         guests,
