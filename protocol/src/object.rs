@@ -10,6 +10,18 @@ use crate::quantity::Quantity;
 use crate::time::WallTime;
 use crate::units::{Bytes, MilliCpu, Resources};
 
+/// Whether a text is a label of DNS, as names are: 1 to `most` bytes of `a` to `z`, `0` to `9` and
+/// `-`, with a letter or digit first and last.
+#[must_use]
+pub fn is_label(text: &str, most: usize) -> bool {
+    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = text.as_bytes();
+    bytes.len() <= most
+        && bytes.iter().all(|byte| is_word(*byte) || *byte == b'-')
+        && bytes.first().is_some_and(|byte| is_word(*byte))
+        && bytes.last().is_some_and(|byte| is_word(*byte))
+}
+
 /// `metadata` of any Kubernetes object, as far as a component reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::disks::invalid;
 use super::field_error::FieldError;
 use super::members::at;
+use crate::object::is_label;
 use crate::quantity::Quantity;
 
 /// Smallest disk on a claim, in bytes.
@@ -19,14 +20,7 @@ const OTHER_SOURCES: [&str; 4] = ["emptyDisk", "configMap", "secret", "tmpfs"];
 
 /// Whether a text is a DNS subdomain, as names of claims are.
 fn is_name(text: &str) -> bool {
-    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let is_part = |part: &str| {
-        let bytes = part.as_bytes();
-        bytes.iter().all(|byte| is_word(*byte) || *byte == b'-')
-            && bytes.first().is_some_and(|byte| is_word(*byte))
-            && bytes.last().is_some_and(|byte| is_word(*byte))
-    };
-    text.len() <= MAX_NAME && text.split('.').all(is_part)
+    text.len() <= MAX_NAME && text.split('.').all(|part| is_label(part, MAX_NAME))
 }
 
 /// Checks the claims of a new VM.

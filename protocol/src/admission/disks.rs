@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::field_error::{FieldError, FieldErrorKind, reserved};
 use super::members::at;
+use crate::object::is_label;
 
 /// Disk names that are the VM's own.
 pub const RESERVED_DISK_NAMES: [&str; 9] = [
@@ -36,12 +37,7 @@ const PATH_MARKS: &str = "/._-+@:~=,";
 /// Whether a text can be a disk's name: what the kubelet takes as the name of a volume.
 #[must_use]
 pub fn is_disk_name(name: &str) -> bool {
-    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = name.as_bytes();
-    bytes.len() <= MAX_DISK_NAME
-        && bytes.iter().all(|byte| is_word(*byte) || *byte == b'-')
-        && bytes.first().is_some_and(|byte| is_word(*byte))
-        && bytes.last().is_some_and(|byte| is_word(*byte))
+    is_label(name, MAX_DISK_NAME)
 }
 
 /// A mount path without needless slashes; `None` if it is none, or leads out of where it begins.

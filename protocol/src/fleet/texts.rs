@@ -2,6 +2,8 @@
 
 use semver::Version;
 
+use crate::object::is_label;
+
 /// Most bytes of either text that are read.
 pub const CHANNEL_TEXT_BYTES: usize = 65;
 /// Longest version, bytes.
@@ -51,14 +53,7 @@ pub fn channel_critical(text: &[u8]) -> bool {
 /// # Errors
 /// The rule that the name breaks.
 pub fn check_channel_name(name: &str) -> Result<(), &'static str> {
-    let is_inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
-    let is_edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = name.as_bytes();
-    let is_sound = (1..=NAME_BYTES).contains(&bytes.len())
-        && bytes.iter().all(is_inner)
-        && is_edge(bytes.first())
-        && is_edge(bytes.last());
-    if is_sound {
+    if is_label(name, NAME_BYTES) {
         Ok(())
     } else {
         Err("must be 1 to 32 lower-case letters, digits and inner hyphens, as stable")

@@ -3,7 +3,10 @@
 use super::super::rollout::{Hook, Rollout};
 use super::field::invalid;
 use crate::admission::FieldError;
+use crate::object::is_label;
 
+/// Longest name of a hook.
+const NAME_BYTES: usize = 63;
 /// Most hooks of an environment.
 const MAX_HOOKS: usize = 16;
 
@@ -16,7 +19,9 @@ pub(super) fn errors(rollout: &Rollout) -> Vec<FieldError> {
     let mut errors = Vec::new();
     for (index, hook) in hooks.iter().enumerate() {
         let path = format!("rollout.hooks[{index}]");
-        if !is_label(&hook.name) || hooks[..index].iter().any(|one| one.name == hook.name) {
+        if !is_label(&hook.name, NAME_BYTES)
+            || hooks[..index].iter().any(|one| one.name == hook.name)
+        {
             let rule = "must be 1 to 63 small letters, digits and inner dashes, and the name of one \
                         hook";
             errors.push(invalid(&format!("{path}.name"), rule, hook.name.as_str()));
@@ -32,14 +37,6 @@ pub(super) fn errors(rollout: &Rollout) -> Vec<FieldError> {
         }
     }
     errors
-}
-
-fn is_label(name: &str) -> bool {
-    let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    (1..=63).contains(&name.len())
-        && name.bytes().all(is_inner)
-        && !name.starts_with('-')
-        && !name.ends_with('-')
 }
 
 fn has_group(rollout: &Rollout, hook: &Hook) -> bool {
