@@ -4,7 +4,7 @@
 //! call ─▶ begin ─▶ … the response is sent ─▶ Drop ─▶ queue (never waits) ─▶ thread ─▶ FILE
 //! ```
 //! * *No call waits for the log.* While the disk refuses lines, or the queue is full, they are lost
-//!   and counted. Calls go on: whoever frees the disk needs the API for it. The first line after a
+//!   and counted. Calls go on, since people need the API to free the disk. The first line after a
 //!   loss has the count, as the annotation [`LINES_LOST`].
 //! * *Callers without the token cannot fill the log.* Beyond [`STRANGERS`] a minute they are
 //!   counted as lost lines.

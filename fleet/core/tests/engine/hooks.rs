@@ -34,7 +34,7 @@ fn answer(world: &mut World, hook: &str, text: &str) {
     answers.insert(hook.to_owned(), text.to_owned());
 }
 
-/// The world after all writes of an engine that begins anew, and what it came to.
+/// The world after all writes of a new engine, and what it came to.
 fn next(world: World, second: u64) -> (World, Done) {
     let mut engine = Engine::new(1);
     let done = run(&mut engine, world, second);

@@ -29,8 +29,8 @@ fn posts(api: &TestApi) -> usize {
     api.count("POST /api/v1/namespaces/kube-system/events", |_| true)
 }
 
-/// A release that is rolled out, one that halts and its way back, with drivers that begin anew in
-/// each of them and after all.
+/// A release that is rolled out, one that halts and its way back. The driver starts again in each
+/// of them and after all.
 ///
 /// Requirement: B51
 #[tokio::test]
