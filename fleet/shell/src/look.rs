@@ -103,10 +103,8 @@ pub(crate) struct Looker {
 impl Looker {
     /// VMs, namespaces and nodes. An object that cannot be read is left out.
     pub(crate) async fn surroundings(&self) -> Result<Surroundings, String> {
-        let vm = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");
-        let vm = ApiResource::from_gvk_with_plural(&vm, "virtualmachines");
         let core = |kind| ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", kind));
-        let (namespace, node) = (core("Namespace"), core("Node"));
+        let (vm, namespace, node) = (vm_resource(), core("Namespace"), core("Node"));
         let (vms, namespaces, nodes, pods) = tokio::try_join!(
             self.list(&vm),
             self.list_if_served(&namespace),
@@ -272,6 +270,12 @@ impl Looker {
             address,
         }
     }
+}
+
+/// The kind of VMs.
+pub(crate) fn vm_resource() -> ApiResource {
+    let kind = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");
+    ApiResource::from_gvk_with_plural(&kind, "virtualmachines")
 }
 
 struct LookedGuest {

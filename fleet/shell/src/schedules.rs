@@ -16,7 +16,7 @@ use fleet_core::schedule::{Inputs, of_updater};
 use fleet_core::windows::Calendar;
 use fleet_store::LoadedEnvironment;
 use futures::StreamExt as _;
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use protocol::fleet::{EnvironmentState, KEY_SCHEDULE};
 use protocol::monitor_v2::SCHEDULE_LIMIT_BYTES;
 use protocol::parts::{PartName, is_from_package};
@@ -28,7 +28,7 @@ use tokio::time::timeout;
 use crate::changes::{ChangeKind, change};
 use crate::guest::read_page;
 use crate::lane::{Listing, Shared};
-use crate::look::{Looker, Surroundings, selects};
+use crate::look::{Looker, Surroundings, selects, vm_resource};
 use crate::pulse::Pulse;
 use crate::records::Records;
 
@@ -227,10 +227,9 @@ impl Schedules {
         if let Some(value) = value {
             body["metadata"]["annotations"] = json!({ KEY_SCHEDULE: value });
         }
-        let kind = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");
-        let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachines");
         let client = self.looker.client.clone();
-        let api: Api<DynamicObject> = Api::namespaced_with(client, &metadata.namespace, &resource);
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(client, &metadata.namespace, &vm_resource());
         let params = PatchParams::apply(MANAGER);
         let patch = Patch::<Value>::Apply(body);
         match api.patch(&metadata.name, &params, &patch).await {

@@ -5,8 +5,7 @@ use fleet_core::runners::change;
 use fleet_core::runners::step::COMPLETION_SECONDS;
 use fleet_core::runners::{Key, Order};
 use kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams,
-    PostParams, Preconditions,
+    Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions,
 };
 use protocol::fleet::KEY_MOVES;
 use protocol::vm::{API_VERSION, MigrationSpec};
@@ -14,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::Access;
 use super::look::{KnownGuest, migration_resource};
+use crate::look::vm_resource;
 
 /// The one field that a move changes.
 const FIELD: &str = "/spec/runnerImage";
@@ -60,9 +60,7 @@ impl Access {
         known: &KnownGuest,
         (from, to): (Option<&str>, Option<&str>),
     ) -> Outcome {
-        let kind = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");
-        let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachines");
-        let api = self.api(&resource, &key.0);
+        let api = self.api(&vm_resource(), &key.0);
         let stored = match api.get(&key.1).await.map(serde_json::to_value) {
             Ok(Ok(stored)) => stored,
             Ok(Err(error)) => return Outcome::Transient(error.to_string()),
