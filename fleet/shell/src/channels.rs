@@ -21,11 +21,11 @@ use protocol::fleet::{
 };
 use protocol::time::WallTime;
 use reqwest::Url;
-use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
 use crate::changes::{Change, ChangeKind, change};
 use crate::driver::Params;
+use crate::names::short_digest;
 use crate::records::Records;
 use crate::wanted::Wanted;
 
@@ -270,14 +270,8 @@ impl Channels {
             return Ok(());
         }
         let spec = DeploymentSpec {
-            environment: follower.name.clone(),
-            kind: DeploymentKind::User,
-            instances: Vec::new(),
-            rollback_of: String::new(),
             reason: format!("channel {} names {version}", channel.name),
-            stop: false,
-            tick: None,
-            revision,
+            ..DeploymentSpec::new(&follower.name, revision, DeploymentKind::User)
         };
         let name = deployment_name(&spec.revision, &channel.name, named.since);
         let created = self.store.create_deployment(namespace, &name, &spec);
@@ -337,11 +331,7 @@ fn of_api(what: &str, error: &str) -> ChannelProblem {
 
 /// One name for each time at which a channel began to name a version.
 fn deployment_name(revision: &str, channel: &str, since: WallTime) -> String {
-    let digest = Sha256::digest(format!("{channel} {}", since.0));
-    let short: String = digest[..4]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let short = short_digest(&format!("{channel} {}", since.0), 4);
     format!("{revision}-{short}")
 }
 

@@ -1,4 +1,4 @@
-//! Events on deployments: each is written once, also by a driver that begins anew.
+//! Events on deployments: each is written once, also after a restart of the driver.
 //!
 //! The name of an event follows from what happened, so the API refuses a second one. The API keeps
 //! events for an hour by default: what happened earlier than [`FRESH`] is not told again.
@@ -13,10 +13,10 @@ use k8s_openapi::api::core::v1::{Event, ObjectReference};
 use kube::api::{Api, PostParams};
 use protocol::fleet::{DeploymentKind, DeploymentState, FleetKind, GROUP, VERSION};
 use protocol::time::WallTime;
-use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
 use crate::changes::{ChangeKind, change};
+use crate::names::short_digest;
 use crate::records::Records;
 
 const COMPONENT: &str = "bellows-fleet";
@@ -52,8 +52,7 @@ impl FleetEvent {
 
     /// Name of its event. The uid keeps a deployment apart from an earlier one of its name.
     fn name(&self, uid: &str) -> String {
-        let hash = Sha256::digest([uid, self.reason, &self.key].join("\n"));
-        let hash: String = hash[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let hash = short_digest(&[uid, self.reason, &self.key].join("\n"), 8);
         let deployment: String = self.deployment.chars().take(NAME_BYTES).collect();
         format!("{deployment}.{hash}")
     }

@@ -47,6 +47,7 @@ mod lease;
 mod look;
 mod metrics;
 mod moves;
+mod names;
 mod node;
 mod nodes;
 mod planned;

@@ -33,6 +33,27 @@ pub struct DeploymentSpec {
     pub tick: Option<Tick>,
 }
 
+impl DeploymentSpec {
+    /// A deployment for all guests of an environment, without a reason.
+    #[must_use]
+    pub fn new(
+        environment: impl Into<String>,
+        revision: impl Into<String>,
+        kind: DeploymentKind,
+    ) -> Self {
+        Self {
+            environment: environment.into(),
+            revision: revision.into(),
+            kind,
+            instances: Vec::new(),
+            rollback_of: String::new(),
+            reason: String::new(),
+            stop: false,
+            tick: None,
+        }
+    }
+}
+
 /// A time at which an environment of the type `Cron` is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
