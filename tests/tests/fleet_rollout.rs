@@ -109,16 +109,11 @@ impl Fleet {
             .await;
         created.expect("an accepted revision");
         let name = format!("to-{number}");
-        let deployment = DeploymentSpec {
-            environment: ENVIRONMENT.to_owned(),
-            revision: revision_name(ENVIRONMENT, number),
-            kind: DeploymentKind::User,
-            instances: Vec::new(),
-            rollback_of: String::new(),
-            reason: String::new(),
-            stop: false,
-            tick: None,
-        };
+        let deployment = DeploymentSpec::new(
+            ENVIRONMENT,
+            revision_name(ENVIRONMENT, number),
+            DeploymentKind::User,
+        );
         let object = deployment_object(NAMESPACE, &name, &deployment);
         self.create(FleetKind::Deployment, object).await;
         (name, sha256)

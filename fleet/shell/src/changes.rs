@@ -286,4 +286,4 @@ fn program(turn: &TurnSpec) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -62,16 +62,7 @@ fn put_environment(api: &TestApi, name: &str, spec: &EnvironmentSpec, status: &V
     let revision = revision_object(&environment, 1, &data);
     api.put("controllerrevisions", revision);
     api.put("fleetenvironments", environment);
-    let deployment = DeploymentSpec {
-        environment: name.to_owned(),
-        revision: format!("{name}-r1"),
-        kind: DeploymentKind::User,
-        instances: Vec::new(),
-        rollback_of: String::new(),
-        reason: String::new(),
-        stop: false,
-        tick: None,
-    };
+    let deployment = DeploymentSpec::new(name, format!("{name}-r1"), DeploymentKind::User);
     let mut deployment = deployment_object("default", &format!("{name}-d"), &deployment);
     deployment["metadata"]["creationTimestamp"] = json!("2026-01-05T12:00:00Z");
     deployment["status"] = status["deployment"].clone();

@@ -212,16 +212,8 @@ impl Played {
         };
         let revision = revision_object(&environment, number, &data);
         self.api.put("controllerrevisions", revision);
-        let deployment = DeploymentSpec {
-            environment: "agents".to_owned(),
-            revision: format!("agents-r{number}"),
-            kind: DeploymentKind::User,
-            instances: Vec::new(),
-            rollback_of: String::new(),
-            reason: String::new(),
-            stop: false,
-            tick: None,
-        };
+        let deployment =
+            DeploymentSpec::new("agents", format!("agents-r{number}"), DeploymentKind::User);
         let mut deployment = deployment_object(SYSTEM, &name, &deployment);
         deployment["metadata"]["creationTimestamp"] = json!(Clock::new().wall());
         self.api.put("fleetdeployments", deployment);

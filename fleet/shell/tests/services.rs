@@ -189,16 +189,11 @@ impl World {
         };
         let revision = revision_object(&environment, number, &data);
         self.api.put("controllerrevisions", revision);
-        let deployment = DeploymentSpec {
-            environment: environment_name.to_owned(),
-            revision: format!("{environment_name}-r{number}"),
-            kind: DeploymentKind::User,
-            instances: Vec::new(),
-            rollback_of: String::new(),
-            reason: String::new(),
-            stop: false,
-            tick: None,
-        };
+        let deployment = DeploymentSpec::new(
+            environment_name,
+            format!("{environment_name}-r{number}"),
+            DeploymentKind::User,
+        );
         let mut deployment = deployment_object(NAMESPACE, &name, &deployment);
         deployment["metadata"]["creationTimestamp"] = json!(Clock::new().wall());
         self.api.put("fleetdeployments", deployment);

@@ -22,16 +22,7 @@ fn environment_spec() -> EnvironmentSpec {
 }
 
 fn deployment_spec() -> DeploymentSpec {
-    DeploymentSpec {
-        environment: "m".to_owned(),
-        revision: "m-r1".to_owned(),
-        kind: DeploymentKind::User,
-        instances: Vec::new(),
-        rollback_of: String::new(),
-        reason: String::new(),
-        stop: false,
-        tick: None,
-    }
+    DeploymentSpec::new("m", "m-r1", DeploymentKind::User)
 }
 
 fn turn(epoch: u64) -> TurnSpec {

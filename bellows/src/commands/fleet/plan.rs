@@ -169,16 +169,7 @@ fn begin(world: &mut World, revision: &str, created: WallTime) {
     world.deployments = vec![Deployment {
         name: PLANNED.to_owned(),
         created,
-        spec: DeploymentSpec {
-            environment: world.environment.name.clone(),
-            revision: revision.to_owned(),
-            kind: DeploymentKind::User,
-            instances: Vec::new(),
-            rollback_of: String::new(),
-            reason: String::new(),
-            stop: false,
-            tick: None,
-        },
+        spec: DeploymentSpec::new(&world.environment.name, revision, DeploymentKind::User),
         status: DeploymentStatus::default(),
         answers,
     }];

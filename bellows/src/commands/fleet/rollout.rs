@@ -83,14 +83,8 @@ async fn of_part(context: &Context, part: PartName, args: &RolloutArgs) -> Outco
     if args.dry_run {
         let (mut objects, revision) = draft.objects();
         let spec = DeploymentSpec {
-            environment: name.to_owned(),
-            kind: DeploymentKind::User,
-            instances: Vec::new(),
-            rollback_of: String::new(),
             reason: reason.unwrap_or_default().to_owned(),
-            stop: false,
-            tick: None,
-            revision,
+            ..DeploymentSpec::new(name, revision, DeploymentKind::User)
         };
         let of_revision = format!("{}-1", spec.revision);
         let named = id.unwrap_or(&of_revision);

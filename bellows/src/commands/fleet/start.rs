@@ -174,14 +174,8 @@ pub(super) async fn begin(api: &Api, start: &Start<'_>) -> Outcome<String> {
         return Ok(known.name.clone());
     }
     let spec = DeploymentSpec {
-        environment: env.to_owned(),
-        revision: start.revision.to_owned(),
-        kind: DeploymentKind::User,
-        instances: Vec::new(),
-        rollback_of: String::new(),
         reason: start.reason.unwrap_or_default().to_owned(),
-        stop: false,
-        tick: None,
+        ..DeploymentSpec::new(env, start.revision, DeploymentKind::User)
     };
     let name = start
         .id

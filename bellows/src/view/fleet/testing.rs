@@ -11,16 +11,7 @@ pub(crate) fn deployed(name: &str, revision: &str, state: DeploymentState) -> De
         namespace: "a".to_owned(),
         name: name.to_owned(),
         created: WallTime(0),
-        spec: DeploymentSpec {
-            environment: "m".to_owned(),
-            revision: revision.to_owned(),
-            kind: DeploymentKind::User,
-            instances: Vec::new(),
-            rollback_of: String::new(),
-            reason: String::new(),
-            stop: false,
-            tick: None,
-        },
+        spec: DeploymentSpec::new("m", revision, DeploymentKind::User),
         status: DeploymentStatus {
             state,
             ..DeploymentStatus::default()

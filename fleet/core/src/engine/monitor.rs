@@ -39,14 +39,12 @@ pub(super) fn spec_of(world: &World, like: &Deployment, instances: Vec<String>) 
         instances
     };
     DeploymentSpec {
-        environment: world.environment.name.clone(),
-        revision: like.spec.revision.clone(),
-        kind: DeploymentKind::NewInstance,
         instances: named,
-        rollback_of: String::new(),
-        reason: String::new(),
-        stop: false,
-        tick: None,
+        ..DeploymentSpec::new(
+            &world.environment.name,
+            &like.spec.revision,
+            DeploymentKind::NewInstance,
+        )
     }
 }
 

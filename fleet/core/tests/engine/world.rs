@@ -91,16 +91,7 @@ pub(super) fn world(rollout: Rollout, guests: BTreeMap<String, Guest>) -> World 
         deployments: vec![Deployment {
             name: "d".to_owned(),
             created: WallTime::parse(NOON).expect("a time"),
-            spec: DeploymentSpec {
-                environment: "m".to_owned(),
-                revision: "m-r1".to_owned(),
-                kind: DeploymentKind::User,
-                instances: Vec::new(),
-                rollback_of: String::new(),
-                reason: String::new(),
-                stop: false,
-                tick: None,
-            },
+            spec: DeploymentSpec::new("m", "m-r1", DeploymentKind::User),
             status: status(),
             answers: BTreeMap::new(),
         }],

@@ -52,16 +52,7 @@ impl Objects {
         self.deployments.push(Deployment {
             name: name.to_owned(),
             created: WallTime(number),
-            spec: DeploymentSpec {
-                environment: "m".to_owned(),
-                revision: revision.to_owned(),
-                kind: DeploymentKind::User,
-                instances: Vec::new(),
-                rollback_of: String::new(),
-                reason: String::new(),
-                stop: false,
-                tick: None,
-            },
+            spec: DeploymentSpec::new("m", revision, DeploymentKind::User),
             status: DeploymentStatus::default(),
             answers: BTreeMap::new(),
         });

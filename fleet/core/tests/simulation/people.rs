@@ -32,14 +32,12 @@ impl Store {
             let is_partial = self.started > 1 && rng.chance(100_000);
             let instances = guests.iter().take(if is_partial { 2 } else { 0 });
             let spec = DeploymentSpec {
-                environment: ENVIRONMENT.to_owned(),
-                revision: revision_name(ENVIRONMENT, number),
-                kind: DeploymentKind::User,
                 instances: instances.cloned().collect(),
-                rollback_of: String::new(),
-                reason: String::new(),
-                stop: false,
-                tick: None,
+                ..DeploymentSpec::new(
+                    ENVIRONMENT,
+                    revision_name(ENVIRONMENT, number),
+                    DeploymentKind::User,
+                )
             };
             let made = self.made;
             self.create(format!("d{made}-{}", self.started), spec, now);

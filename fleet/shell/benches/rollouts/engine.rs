@@ -109,16 +109,7 @@ fn world(guests: usize, is_running: bool) -> World {
     let deployment = Deployment {
         name: "d".to_owned(),
         created: wall("2026-01-05T11:59:00Z"),
-        spec: DeploymentSpec {
-            environment: "m".to_owned(),
-            revision: "m-r1".to_owned(),
-            kind: DeploymentKind::User,
-            instances: Vec::new(),
-            rollback_of: String::new(),
-            reason: String::new(),
-            stop: false,
-            tick: None,
-        },
+        spec: DeploymentSpec::new("m", "m-r1", DeploymentKind::User),
         status: DeploymentStatus {
             state: if is_running {
                 DeploymentState::InProgress

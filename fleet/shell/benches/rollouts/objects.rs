@@ -67,16 +67,7 @@ impl Fleet {
         let data = RevisionData { spec, resolved };
         let revision = revision_object(&self.environment, number, &data);
         self.api.put("controllerrevisions", revision);
-        let spec = DeploymentSpec {
-            environment: "m".to_owned(),
-            revision: format!("m-r{number}"),
-            kind: DeploymentKind::User,
-            instances: Vec::new(),
-            rollback_of: String::new(),
-            reason: String::new(),
-            stop: false,
-            tick: None,
-        };
+        let spec = DeploymentSpec::new("m", format!("m-r{number}"), DeploymentKind::User);
         let name = format!("m-d{number}");
         let mut deployment = deployment_object("default", &name, &spec);
         let created = format!("2026-01-05T12:{:02}:{:02}Z", number / 60, number % 60);

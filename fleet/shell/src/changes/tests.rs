@@ -13,7 +13,8 @@ fn key() -> Key {
     ("default".to_owned(), "m".to_owned())
 }
 
-fn world(status: DeploymentStatus) -> World {
+/// A world with the deployment `d` of the environment `m`.
+pub(crate) fn world(status: DeploymentStatus) -> World {
     World {
         environment: Environment {
             name: "m".to_owned(),
@@ -37,14 +38,8 @@ fn world(status: DeploymentStatus) -> World {
 
 fn spec(kind: DeploymentKind) -> DeploymentSpec {
     DeploymentSpec {
-        environment: "m".to_owned(),
-        revision: "m-r1".to_owned(),
-        kind,
-        instances: Vec::new(),
         rollback_of: "d".to_owned(),
-        reason: String::new(),
-        stop: false,
-        tick: None,
+        ..DeploymentSpec::new("m", "m-r1", kind)
     }
 }
 

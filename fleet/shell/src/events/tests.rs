@@ -1,44 +1,14 @@
-use std::collections::BTreeMap;
-
-use fleet_core::Environment;
-use protocol::fleet::{
-    BlockedBy, DeploymentSpec, DeploymentStatus, EnvironmentSpec, EnvironmentStatus, Progress,
-};
-use protocol::parts::PartName;
+use protocol::fleet::{BlockedBy, DeploymentStatus, Progress};
 
 use super::*;
 
 const MINUTE: i64 = 60 * 1_000_000;
 
 fn world(kind: DeploymentKind, status: DeploymentStatus) -> World {
-    World {
-        environment: Environment {
-            name: "m".to_owned(),
-            spec: EnvironmentSpec::of_release(PartName::Monitor, "1.1.0"),
-            status: EnvironmentStatus::default(),
-            is_deleted: false,
-            has_finalizer: false,
-        },
-        revisions: BTreeMap::new(),
-        deployments: vec![Deployment {
-            name: "d".to_owned(),
-            created: WallTime(0),
-            spec: DeploymentSpec {
-                environment: "m".to_owned(),
-                revision: "m-r1".to_owned(),
-                kind,
-                instances: Vec::new(),
-                rollback_of: "c".to_owned(),
-                reason: String::new(),
-                stop: false,
-                tick: None,
-            },
-            status,
-            answers: BTreeMap::new(),
-        }],
-        guests: BTreeMap::new(),
-        is_critical: false,
-    }
+    let mut world = crate::changes::tests::world(status);
+    let spec = &mut world.deployments[0].spec;
+    (spec.kind, spec.rollback_of) = (kind, "c".to_owned());
+    world
 }
 
 /// Reasons and messages of the events of a deployment at a minute.

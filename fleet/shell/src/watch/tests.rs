@@ -91,16 +91,7 @@ fn looked(guests: Vec<(&str, Guest, Felt)>) -> Looked {
     let deployment = Deployment {
         name: "d".to_owned(),
         created: WallTime(0),
-        spec: DeploymentSpec {
-            environment: "m".to_owned(),
-            revision: "m-r1".to_owned(),
-            kind: DeploymentKind::User,
-            instances: Vec::new(),
-            rollback_of: String::new(),
-            reason: String::new(),
-            stop: false,
-            tick: None,
-        },
+        spec: DeploymentSpec::new("m", "m-r1", DeploymentKind::User),
         status: DeploymentStatus {
             state: DeploymentState::InProgress,
             groups: vec![GroupStatus {
