@@ -81,15 +81,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         None => shell::target_dir()?.join("dist"),
     };
     let root = shell::root();
+    let wanted = |package: &Package| match options.only {
+        Some(only) => only == *package,
+        None => package.has(options.format),
+    };
     for package in [
         Package::VmMonitor,
         Package::BellowsUpdater,
         Package::Bellows,
-    ] {
-        let is_left_out = options.only.is_none() && !package.has(options.format);
-        if is_left_out || options.only.is_some_and(|only| only != package) {
-            continue;
-        }
+    ]
+    .into_iter()
+    .filter(wanted)
+    {
         ensure!(
             package.has(options.format),
             "bellows has no RPM package: its program needs Debian's libraries"
