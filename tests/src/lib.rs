@@ -52,6 +52,15 @@ pub fn free_addresses<const N: usize>() -> [SocketAddr; N] {
     addresses.map(|address| address.expect("its address"))
 }
 
+/// The error of a test, followed by what its world looks like. Long output is cut at its end, so
+/// the cause comes first.
+pub fn explained<T>(
+    result: anyhow::Result<T>,
+    world: impl FnOnce() -> String,
+) -> anyhow::Result<T> {
+    result.map_err(|error| anyhow::anyhow!("{error:#}\n{}", world()))
+}
+
 /// The checkout that tests run in. Not the one they were compiled in: checkouts share a target
 /// directory.
 #[must_use]

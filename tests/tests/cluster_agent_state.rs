@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::cluster::{Cluster, NodeKit, Programs, nodes_or_skip};
 use bellows_tests::patience::wait_for;
-use bellows_tests::{bellows_bin, guest_or_skip};
+use bellows_tests::{bellows_bin, explained, guest_or_skip};
 use daemon_kit::clock::Clock;
 use receiver::Receiver;
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ impl World {
         let cluster = Cluster::with_our_images(programs, kit, dir.path(), 2).await?;
         let world = Self { cluster, dir };
         let deployed = world.cluster.deploy().await;
-        deployed.with_context(|| world.explain())?;
+        explained(deployed, || world.explain())?;
         Ok(world)
     }
 
@@ -175,7 +175,7 @@ async fn unsent_events_and_the_journal_outlive_an_agents_pod() -> Result<()> {
     };
     let world = World::start(programs, &kit).await?;
     let followed = follow(&world).await;
-    followed.with_context(|| world.explain())
+    explained(followed, || world.explain())
 }
 
 async fn follow(world: &World) -> Result<()> {

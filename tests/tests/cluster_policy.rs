@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::cluster::{Cluster, NodeKit, Programs, nodes_or_skip};
 use bellows_tests::patience::wait_for;
-use bellows_tests::{bellows_bin, checkout, guest_or_skip};
+use bellows_tests::{bellows_bin, checkout, explained, guest_or_skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use protocol::vm::VirtualMachine;
@@ -46,7 +46,7 @@ impl World {
         let cluster = Cluster::with_our_images(programs, kit, dir.path(), 2).await?;
         let world = Self { cluster, dir };
         let deployed = world.cluster.deploy().await;
-        deployed.with_context(|| world.explain())?;
+        explained(deployed, || world.explain())?;
         Ok(world)
     }
 
@@ -199,7 +199,7 @@ async fn v33_promoted_version_decides_in_a_cluster_also_after_its_worker_was_kil
     };
     let world = World::start(programs, &kit).await?;
     let followed = follow(&world).await;
-    followed.with_context(|| world.explain())
+    explained(followed, || world.explain())
 }
 
 async fn follow(world: &World) -> Result<()> {

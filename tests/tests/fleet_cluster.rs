@@ -29,10 +29,10 @@ use anyhow::{Context as _, Result, ensure};
 use bellows_tests::cluster::{
     AUDIT_POLICY, Cluster, NodeKit, Programs, helm_or_skip, nodes_or_skip,
 };
-use bellows_tests::guest_or_skip;
 use bellows_tests::image::guest_programs;
 use bellows_tests::patience::wait_for;
 use bellows_tests::publisher::{Publisher, sha256_of};
+use bellows_tests::{explained, guest_or_skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -76,7 +76,7 @@ impl World {
             _dir: dir,
         };
         let deployed = world.cluster.deploy().await;
-        deployed.with_context(|| world.explain())?;
+        explained(deployed, || world.explain())?;
         Ok(world)
     }
 
@@ -169,7 +169,7 @@ impl World {
                 Err(error) => Err(format!("{error:#}")),
             }
         });
-        waited.await.with_context(|| self.explain())
+        waited.await
     }
 
     fn deployments(&self, namespace: &str) -> Result<Vec<Value>> {
@@ -329,7 +329,7 @@ async fn guests_in_pods_get_monitors_and_runners_by_the_fleets_rights() -> Resul
         return Ok(());
     };
     let rolled = roll(&world, &helm).await;
-    rolled.with_context(|| world.explain())
+    explained(rolled, || world.explain())
 }
 
 async fn roll(world: &World, helm: &Path) -> Result<()> {

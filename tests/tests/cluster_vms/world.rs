@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use bellows_tests::cluster::{CertManager, Cluster, Dials, NodeKit, Programs};
+use bellows_tests::explained;
 use bellows_tests::patience::wait_for;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
@@ -45,11 +46,7 @@ impl World {
             others,
             fixture: OnceCell::new(),
         };
-        world
-            .cluster
-            .deploy()
-            .await
-            .with_context(|| world.explain())?;
+        explained(world.cluster.deploy().await, || world.explain())?;
         Ok(world)
     }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::cluster::is_ready;
+use bellows_tests::explained;
 use protocol::fleet::AgentSchedule;
 use serde_json::{Value, json};
 
@@ -101,7 +102,7 @@ async fn agents_of_two_nodes_are_replaced_and_taken_back() -> Result<()> {
         return Ok(());
     };
     let replaced = replace(&world).await;
-    replaced.with_context(|| world.explain_agents())
+    explained(replaced, || world.explain_agents())
 }
 
 async fn replace(world: &World) -> Result<()> {

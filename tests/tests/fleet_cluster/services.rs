@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::cluster::is_ready;
+use bellows_tests::explained;
 use serde_json::{Value, json};
 
 use super::images::Images;
@@ -150,7 +151,7 @@ async fn controller_is_moved_under_its_webhook_and_a_bad_image_is_put_back() -> 
         return Ok(());
     };
     let moved = move_controllers(&world).await;
-    moved.with_context(|| world.explain_controllers())
+    explained(moved, || world.explain_controllers())
 }
 
 async fn move_controllers(world: &World) -> Result<()> {
