@@ -110,16 +110,19 @@ async fn until_asked_for(site: &Site, units: u64) {
     .unwrap();
 }
 
+fn cpu(vm: &VirtualMachine) -> u32 {
+    let cpus = vm.status.as_ref().and_then(|status| status.cpus);
+    cpus.map_or(0, |cpus| cpus.0)
+}
+
 fn has_cpu(milli: u32) -> impl Fn(&VirtualMachine) -> bool {
-    move |vm| {
-        let cpus = vm.status.as_ref().and_then(|status| status.cpus);
-        cpus.is_some_and(|cpus| cpus.0 == milli)
-    }
+    move |vm| cpu(vm) == milli
 }
 
 /// The policy wants the minimum before the monitor is stopped. Its silence is reported before the
 /// VM could have shrunk, and nothing shrinks until it goes on. A busy machine runs the agent's
-/// timers late, so three periods are held by tests on a virtual clock.
+/// timers late, so three periods are held by tests on a virtual clock. A guest that is still busy
+/// with its start may grow until the first answer of a promoted version, by the built-in goal.
 ///
 /// Requirement: V26
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,8 +147,8 @@ async fn v26_guest_whose_monitor_is_stopped_is_flagged_and_never_shrinks() {
     let begun = now();
     signal_monitor(&site, "STOP").await;
     let stopped = now();
-    let is_three = has_cpu(750);
-    assert!(is_three(&site.vm(VM).await.unwrap()), "shrank before");
+    let mut size = cpu(&site.vm(VM).await.unwrap());
+    assert!(size >= 750, "shrank before: {size}");
     let flagged = wait_for("a decision that names old metrics", PATIENCE, || async {
         let decisions = decisions_since(&site, begun).await?;
         let first = decisions.iter().find(|decided| decided.is_flagged());
@@ -167,7 +170,8 @@ async fn v26_guest_whose_monitor_is_stopped_is_flagged_and_never_shrinks() {
     let silent = Instant::now();
     while silent.elapsed() < times.hold + times.three_periods {
         let vm = site.vm(VM).await.unwrap();
-        assert!(is_three(&vm), "shrank in silence: {:?}", vm.status);
+        assert!(cpu(&vm) >= size, "shrank in silence: {:?}", vm.status);
+        size = cpu(&vm);
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     let decisions = decisions_since(&site, stopped).await.unwrap();
