@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 use super::{FLEET, SYSTEM, World};
 
+/// Annotation of a line of the audit log: whether a right allows the call.
+const DECISION: &str = "authorization.k8s.io/decision";
+
 /// The test of this file that uses a right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
@@ -123,8 +126,8 @@ pub(super) struct Call {
     pub(super) resource: String,
     name: String,
     pub(super) verb: String,
-    /// Status of the response.
-    status: u64,
+    /// No right allows it. An admission that refuses a call is none of that.
+    is_forbidden: bool,
 }
 
 /// A right of the account. An empty namespace or name stands for all.
@@ -170,7 +173,9 @@ pub(super) fn calls(world: &World) -> Result<BTreeSet<Call>> {
     let log = std::fs::read_to_string(&file);
     let log = log.with_context(|| format!("failed to read {}", file.display()))?;
     let mut calls = BTreeSet::new();
-    for line in log.lines() {
+    // The server may be writing the last line.
+    let whole = log.rfind('\n').map_or("", |end| &log[..end]);
+    for line in whole.lines() {
         let event: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
         let object = &event["objectRef"];
         if event["user"]["username"] != account() || object.is_null() {
@@ -184,7 +189,7 @@ pub(super) fn calls(world: &World) -> Result<BTreeSet<Call>> {
             resource: text(&object["resource"]) + &part,
             name: text(&object["name"]),
             verb: text(&event["verb"]),
-            status: event["responseStatus"]["code"].as_u64().unwrap_or_default(),
+            is_forbidden: event["annotations"][DECISION] == "forbid",
         });
     }
     Ok(calls)
@@ -251,7 +256,7 @@ fn of_rule(rule: &Value, namespace: &str) -> Vec<Right> {
 /// Checks that no call was refused for want of a right, and that a test uses what it is to use.
 pub(super) fn are_used(world: &World, test: Shown) -> Result<()> {
     let (calls, granted) = (calls(world)?, granted(world)?);
-    let refused: Vec<&Call> = calls.iter().filter(|call| call.status == 403).collect();
+    let refused: Vec<&Call> = calls.iter().filter(|call| call.is_forbidden).collect();
     ensure!(refused.is_empty(), "the account lacks rights: {refused:?}");
     let mut faults = Vec::new();
     for right in &granted {
