@@ -131,9 +131,10 @@ pub enum PartPhase {
 pub struct PartState {
     /// Version that the running program names. Empty if it names none.
     pub version: String,
-    /// SHA-256 of the running program, lower-case hex. Empty if unknown.
+    /// SHA-256 of the running program, lower-case hex. Between two starts that of the kept program
+    /// that starts next. Empty if unknown.
     pub sha256: String,
-    /// Origin of the running program.
+    /// Origin of that program.
     pub from: PartSource,
     /// Progress of the change.
     pub phase: PartPhase,

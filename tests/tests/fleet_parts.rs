@@ -148,7 +148,8 @@ impl World {
             let expected = (started, kept.from, PartPhase::Settled, &kept.sha256);
             wait_for("the monitor again", PATIENCE, || async {
                 let state = self.part(PartName::Monitor).await?;
-                // Until it executes the program, the process is a shell.
+                // A fleet takes a part for changed if another program stands here.
+                assert_eq!(state.sha256, kept.sha256, "between two starts");
                 let seen = (state.starts, state.from, state.phase, &state.sha256);
                 (seen == expected).then_some(()).ok_or(format!("{state:?}"))
             })

@@ -3,7 +3,7 @@
 use protocol::parts::{PartPhase, PartSource, PartState};
 
 use super::record::Record;
-use super::trial::{ReturnNote, Slot, Trial};
+use super::trial::{ReturnNote, Slot, Trial, source};
 
 /// Files of a part at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -54,27 +54,33 @@ pub fn is_noted(sight: &Sight, token: &str) -> bool {
     sight.note.as_ref().is_some_and(|note| note.token == token)
 }
 
-/// State of the part at this uptime.
+/// State of the part at this uptime. Between two starts of a kept program it is that program.
 #[must_use]
 pub fn state(record: &Record, sight: &Sight, running: &Running, uptime_s: u64) -> PartState {
     let phase = phase(record, sight);
-    let slot = match running.from {
+    let is_between = running.sha256.is_empty() && phase != PartPhase::Trial;
+    let next = sight.current.filter(|_| is_between);
+    let slot = next.or(match running.from {
         PartSource::A => Some(Slot::A),
         PartSource::B => Some(Slot::B),
         PartSource::Image | PartSource::Package => None,
-    };
+    });
     // The sender's word, if the file is the one that was sent.
     let brought = slot.and_then(|slot| record.programs.get(&slot));
-    let brought = brought.filter(|program| program.sha256 == running.sha256);
+    let brought = brought.filter(|one| next.is_some() || one.sha256 == running.sha256);
     let trial = sight.trial.as_ref();
     let reason = match phase {
         PartPhase::Back => sight.note.as_ref().map(|note| note.reason.clone()),
         _ => None,
     };
+    let (version, sha256) = match brought {
+        Some(one) => (&one.version, &one.sha256),
+        None => (&running.version, &running.sha256),
+    };
     PartState {
-        version: brought.map_or_else(|| running.version.clone(), |it| it.version.clone()),
-        sha256: running.sha256.clone(),
-        from: running.from,
+        version: version.clone(),
+        sha256: sha256.clone(),
+        from: next.map_or(running.from, |slot| source(Some(slot))),
         phase,
         left_s: trial.map_or(0, |trial| trial.end_s.saturating_sub(uptime_s)),
         token: record.token.clone(),

@@ -146,6 +146,35 @@ fn program_after_keep_is_replaced_by_the_images_with_a_new_token_alone() {
     ));
 }
 
+/// A fleet that saw the image's program here would give a needless turn.
+///
+/// Requirement: B05
+#[test]
+fn kept_program_is_named_between_two_starts_and_one_on_trial_is_not() {
+    let mut record = with_staged("t", 1);
+    let between = crate::core::state::Running {
+        from: PartSource::Image,
+        sha256: String::new(),
+        version: String::new(),
+        starts: 1,
+        resident_bytes: 0,
+    };
+    let named = |record: &Record, sight: &Sight| {
+        let state = crate::core::state::state(record, sight, &between, 0);
+        (state.from, state.sha256, state.version)
+    };
+    let none = (PartSource::Image, String::new(), String::new());
+    assert_eq!(named(&record, &on_trial("t")), none);
+    record.staged = None;
+    let kept = Sight {
+        current: Some(Slot::A),
+        ..Sight::default()
+    };
+    let its = (PartSource::A, format!("{:064}", 1), "0.1.1".to_owned());
+    assert_eq!(named(&record, &kept), its);
+    assert_eq!(named(&record, &Sight::default()), none, "the image's");
+}
+
 #[test]
 fn trial_ends_by_itself_at_its_time() {
     let record = with_staged("t", 1);
