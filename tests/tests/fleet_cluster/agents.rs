@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use bellows_tests::cluster::is_ready;
 use bellows_tests::explained;
 use protocol::fleet::AgentSchedule;
