@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::bellows_bin;
 
@@ -19,6 +19,17 @@ pub fn guest_programs() -> Option<PathBuf> {
             .map(|dir| dir.join("x86_64-unknown-linux-gnu/guest"));
         beside.find(|dir| dir.join("neonvmd").is_file())
     })
+}
+
+/// The program of this name for guests.
+///
+/// # Errors
+/// When it is not built.
+pub fn guest_program(name: &str) -> Result<Vec<u8>> {
+    let folder = guest_programs().context(
+        "no programs of guests: run `cargo xtask guest-bins`, or set BELLOWS_GUEST_BINS",
+    )?;
+    std::fs::read(folder.join(name)).with_context(|| name.to_owned())
 }
 
 /// Runs `bellows image` with these arguments and returns its output.

@@ -12,6 +12,7 @@ pub mod cluster;
 pub mod durability;
 pub mod figures;
 pub mod guest;
+pub mod guest_parts;
 pub mod guestd_key;
 pub mod image;
 pub mod kubeconfig;

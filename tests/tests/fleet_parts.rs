@@ -3,18 +3,15 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use std::time::Duration;
-
-use bellows_tests::guest::Guest;
 use bellows_tests::guest_or_skip;
-use bellows_tests::image::guest_programs;
+use bellows_tests::guest_parts::{GuestParts, PATIENCE};
+use bellows_tests::image::guest_program;
 use bellows_tests::patience::wait_for;
 use bellows_tests::publisher::sha256_of;
-use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
-use daemon_kit::http_client::over_unix;
+use bellows_tests::site::{BOOT_PATIENCE, postgres_vm};
 use hyper::Method;
 use protocol::notice::RUNNER_ROUTE;
-use protocol::parts::{PartName, PartPhase, PartSource, PartState, PartStates};
+use protocol::parts::{PartName, PartPhase, PartSource, PartState};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 
@@ -25,49 +22,22 @@ const TRIAL_S: u64 = 30;
 const RETURN_S: u64 = 10;
 /// Times that the kept monitor is killed. It pauses for 5 s between two starts.
 const KILLS: u64 = 6;
-/// Longest wait for a state, without KVM.
-const PATIENCE: Duration = Duration::from_secs(180);
-/// Longest exchange with the guest: a program is sent, hashed and tested.
-const EXCHANGE: Duration = Duration::from_secs(120);
 
-/// A guest whose parts are replaced.
-struct World {
-    site: Site,
-    guest: Guest,
-    turns: u64,
-}
+/// The guest, and what tests see of it from outside.
+struct World(GuestParts);
 
 impl World {
     async fn boot() -> Self {
-        let site = Site::fresh().await.unwrap();
         let object = postgres_vm(VM, (1000, 1000, 1000), (1, 1, 1), false);
-        let guest = site.boot(&object).await.unwrap();
-        Self {
-            site,
-            guest,
-            turns: 0,
-        }
-    }
-
-    async fn asked(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Vec<u8>, String> {
-        self.sent(method, &format!("/v1/guest/parts{path}"), body)
-            .await
-    }
-
-    async fn sent(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Vec<u8>, String> {
-        let socket = self.site.rundir(VM).await.unwrap().join("control.sock");
-        let asked = over_unix(&socket, method, path, body, EXCHANGE).await;
-        asked
-            .map(|body| body.to_vec())
-            .map_err(|error| error.to_string())
+        Self(GuestParts::boot(&object, TRIAL_S).await.unwrap())
     }
 
     /// What a login shell of the guest prints before its first command, and that.
     async fn login(&self) -> String {
-        let commands = self.site.state_dir().join("commands");
+        let commands = self.0.site.state_dir().join("commands");
         std::fs::write(&commands, "echo in\n").unwrap();
         let shell = wait_for("a login", PATIENCE, || async {
-            let shell = self.site.ssh_shell(VM, &commands).await;
+            let shell = self.0.site.ssh_shell(VM, &commands).await;
             shell.map_err(|error| format!("{error:#}"))
         });
         shell.await.unwrap()
@@ -75,7 +45,7 @@ impl World {
 
     /// Begins a shell on the guest's console, and waits until it has shown a text.
     async fn console_shows(&self, text: &str) {
-        let folder = self.site.rundir(VM).await.unwrap();
+        let folder = self.0.site.rundir(VM).await.unwrap();
         let mut console = UnixStream::connect(folder.join("console.sock"))
             .await
             .unwrap();
@@ -89,65 +59,29 @@ impl World {
         .unwrap();
     }
 
-    async fn part(&self, part: PartName) -> Result<PartState, String> {
-        let text = self.asked(Method::GET, "", Vec::new()).await?;
-        let mut states: PartStates = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
-        states
-            .remove(&part)
-            .ok_or_else(|| "no such part".to_owned())
-    }
-
-    async fn order(&self, part: PartName, verb: &str) -> Result<(), String> {
-        let body = format!(
-            r#"{{"token":"turn-{0}","epoch":{0},"seconds":{TRIAL_S}}}"#,
-            self.turns
-        );
-        let path = format!("/{}/{verb}", part.as_str());
-        self.asked(Method::POST, &path, body.into_bytes())
-            .await
-            .map(drop)
-    }
-
     /// Brings a program and begins its trial. Returns the uptime of the guest before it.
     async fn attempt(&mut self, part: PartName, program: &[u8]) -> u64 {
-        self.turns += 1;
-        let sha256 = sha256_of(program);
-        let path = format!(
-            "/{}?sha256={sha256}&version=0.1.{1}&token=turn-{1}&epoch={1}",
-            part.as_str(),
-            self.turns
-        );
-        self.asked(Method::PUT, &path, program.to_vec())
-            .await
-            .unwrap();
-        let uptime_s = self.guest.state().await.unwrap().uptime_s;
-        self.order(part, "try").await.unwrap();
+        self.0.bring(part, program).await.unwrap();
+        let uptime_s = self.0.guest.state().await.unwrap().uptime_s;
+        self.0.order(part, "try").await.unwrap();
         uptime_s
     }
 
     /// Waits until the part is in `phase` and runs the program of `sha256`.
     async fn wait(&self, part: PartName, phase: PartPhase, sha256: &str) -> PartState {
-        let what = format!("{} {phase:?}", part.as_str());
-        wait_for(&what, PATIENCE, || async {
-            let state = self.part(part).await?;
-            if state.phase == phase && state.sha256 == sha256 {
-                return Ok(state);
-            }
-            Err(format!("{state:?}"))
-        })
-        .await
-        .unwrap()
+        self.0.wait(part, phase, sha256).await.unwrap()
     }
 
     /// Kills the kept monitor again and again. Each time it starts from where it is kept.
     async fn comes_back_from_its_slot(&self, kept: &PartState) {
         for kill in 1..=KILLS {
             let line = "kill -9 $(cat /run/bellows/parts/monitor.pid)";
-            self.site.ssh(VM, line, None).await.unwrap();
+            self.0.site.ssh(VM, line, None).await.unwrap();
             let started = kept.starts + kill;
             let expected = (started, kept.from, PartPhase::Settled, &kept.sha256);
             wait_for("the monitor again", PATIENCE, || async {
-                let state = self.part(PartName::Monitor).await?;
+                let state = self.0.part(PartName::Monitor).await;
+                let state = state.map_err(|error| format!("{error:#}"))?;
                 // A fleet takes a part for changed if another program stands here.
                 assert_eq!(state.sha256, kept.sha256, "between two starts");
                 let seen = (state.starts, state.from, state.phase, &state.sha256);
@@ -161,15 +95,14 @@ impl World {
     /// Waits until the part went back to `former`, within its trial and ten seconds.
     async fn goes_back(&self, part: PartName, former: &str, since_s: u64) -> PartState {
         let state = self.wait(part, PartPhase::Back, former).await;
-        let took = self.guest.state().await.unwrap().uptime_s - since_s;
+        let took = self.0.guest.state().await.unwrap().uptime_s - since_s;
         assert!(took <= TRIAL_S + RETURN_S, "{took} s: {state:?}");
         state
     }
 }
 
 fn program(name: &str) -> Vec<u8> {
-    let folder = guest_programs().expect("programs of guests");
-    std::fs::read(folder.join(name)).expect(name)
+    guest_program(name).expect(name)
 }
 
 /// Requirement: R09, B05
@@ -181,12 +114,12 @@ async fn good_parts_are_kept_and_bad_ones_go_back_while_the_guest_works_on() {
     let (monitor, guestd) = (PartName::Monitor, PartName::Guestd);
     let mut world = World::boot().await;
     let session = wait_for("a session", BOOT_PATIENCE, || async {
-        let session = world.guest.postgres().await;
+        let session = world.0.guest.postgres().await;
         session.map_err(|error| format!("{error:#}"))
     });
     let session = session.await.unwrap();
-    let boot = world.guest.state().await.unwrap().boot_id;
-    let first = world.part(monitor).await.unwrap();
+    let boot = world.0.guest.state().await.unwrap().boot_id;
+    let first = world.0.part(monitor).await.unwrap();
     assert_eq!(
         (first.phase, first.from),
         (PartPhase::Settled, PartSource::Image)
@@ -197,7 +130,7 @@ async fn good_parts_are_kept_and_bad_ones_go_back_while_the_guest_works_on() {
     let good_sha = sha256_of(&good);
     world.attempt(monitor, &good).await;
     world.wait(monitor, PartPhase::Trial, &good_sha).await;
-    world.order(monitor, "keep").await.unwrap();
+    world.0.order(monitor, "keep").await.unwrap();
     let kept = world.wait(monitor, PartPhase::Settled, &good_sha).await;
     assert_eq!((kept.from, kept.version.as_str()), (PartSource::A, "0.1.1"));
     world.comes_back_from_its_slot(&kept).await;
@@ -205,8 +138,8 @@ async fn good_parts_are_kept_and_bad_ones_go_back_while_the_guest_works_on() {
     let since_s = world.attempt(monitor, &program("crashing-part")).await;
     let back = world.goes_back(monitor, &good_sha, since_s).await;
     assert!(back.reason.contains("ended with status 1"), "{back:?}");
-    let refused = world.order(monitor, "keep").await.unwrap_err();
-    assert!(refused.contains("410"), "{refused}");
+    let refused = world.0.order(monitor, "keep").await.unwrap_err();
+    assert!(format!("{refused:#}").contains("410"), "{refused:#}");
 
     let hanging = program("hanging-part");
     let since_s = world.attempt(monitor, &hanging).await;
@@ -215,26 +148,26 @@ async fn good_parts_are_kept_and_bad_ones_go_back_while_the_guest_works_on() {
     // Without its daemon the guest goes back all the same.
     let since_s = world.attempt(monitor, &hanging).await;
     let line = "kill -STOP $(cat /run/bellows/parts/guestd.pid)";
-    world.site.ssh(VM, line, None).await.unwrap();
+    world.0.site.ssh(VM, line, None).await.unwrap();
     let line = format!("sleep {}", TRIAL_S + RETURN_S);
-    world.site.ssh(VM, &line, None).await.unwrap();
+    world.0.site.ssh(VM, &line, None).await.unwrap();
     let line = "readlink /proc/$(cat /run/bellows/parts/monitor.pid)/exe";
-    let runs = world.site.ssh(VM, line, None).await.unwrap();
+    let runs = world.0.site.ssh(VM, line, None).await.unwrap();
     assert_eq!(
         runs.trim(),
         "/var/lib/bellows/parts/monitor/a/program",
         "{since_s}"
     );
     let line = "kill -9 $(cat /run/bellows/parts/guestd.pid)";
-    world.site.ssh(VM, line, None).await.unwrap();
+    world.0.site.ssh(VM, line, None).await.unwrap();
     world.wait(monitor, PartPhase::Back, &good_sha).await;
 
     // A guest daemon that answers nobody.
-    let own = world.part(guestd).await.unwrap().sha256;
+    let own = world.0.part(guestd).await.unwrap().sha256;
     let since_s = world.attempt(guestd, &hanging).await;
     world.goes_back(guestd, &own, since_s).await;
 
-    assert_eq!(world.guest.state().await.unwrap().boot_id, boot);
+    assert_eq!(world.0.guest.state().await.unwrap().boot_id, boot);
     session.simple_query("SELECT 1").await.unwrap();
 }
 
@@ -250,8 +183,10 @@ async fn notice_is_shown_at_ssh_and_console_until_it_is_taken_away() {
             r#"{{"version":"{version}","since":"2026-11-30T06:00:00Z","valid_seconds":3600}}"#
         );
         world
+            .0
             .sent(Method::PUT, RUNNER_ROUTE, body.into_bytes())
             .await
+            .map_err(|error| format!("{error:#}"))
     };
     assert_eq!(world.login().await, "in\n");
     for hostile in ["", "1.0.0 reboot", r"1.0.0\u001b[2J", r"1.0.0\n"] {
@@ -271,6 +206,7 @@ async fn notice_is_shown_at_ssh_and_console_until_it_is_taken_away() {
     world.console_shows(words).await;
 
     world
+        .0
         .sent(Method::DELETE, RUNNER_ROUTE, Vec::new())
         .await
         .unwrap();

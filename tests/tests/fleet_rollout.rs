@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bellows_tests::guest_or_skip;
-use bellows_tests::image::guest_programs;
+use bellows_tests::image::guest_program;
 use bellows_tests::patience::wait_for;
 use bellows_tests::publisher::{Publisher, sha256_of};
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
@@ -315,8 +315,7 @@ fn spec(version: &str) -> EnvironmentSpec {
 }
 
 fn program(name: &str) -> Vec<u8> {
-    let folder = guest_programs().expect("programs of guests");
-    std::fs::read(folder.join(name)).expect(name)
+    guest_program(name).expect(name)
 }
 
 /// The image's monitor with another hash.
