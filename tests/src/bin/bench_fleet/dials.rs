@@ -11,8 +11,6 @@ use tokio::time::{sleep, timeout};
 
 /// Dials at once. The monitor admits 16, of which the agent needs one.
 const DIALERS: usize = 3;
-/// Time for a refusal. The guest's network accepts on the host before the guest does.
-const QUIET: Duration = Duration::from_millis(20);
 /// Pause between two dials of a dialer.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Longest wait for an answer. A program that hangs answers nobody until its trial is over.
@@ -21,15 +19,19 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: monitor\r\n\r\n";
 
 /// How a dial ended.
+///
+/// The guest's network accepts on the host before it asks the guest, so a refusal ends a connection
+/// too. Only a second failure in a row proves it: a program that is replaced cuts what it has
+/// accepted, and the next dial waits in the listener's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The monitor answered.
     Answered,
-    /// Nothing listened.
-    Refused,
-    /// It was closed without an answer.
+    /// It ended without an answer.
     Cut,
-    /// Neither in [`PATIENCE`].
+    /// It ended without an answer, as the dial before it.
+    Refused,
+    /// It had no end in [`PATIENCE`].
     Unanswered,
 }
 
@@ -76,35 +78,34 @@ fn lock(seen: &Mutex<Vec<Dial>>) -> MutexGuard<'_, Vec<Dial>> {
 }
 
 async fn dial_on(address: SocketAddr, seen: Arc<Mutex<Vec<Dial>>>) {
+    let mut before = Outcome::Answered;
     loop {
         let began = Instant::now();
-        let outcome = dial(address).await;
+        let answered = timeout(PATIENCE, is_answered(address)).await;
+        let outcome = match (answered, before) {
+            (Err(_), _) => Outcome::Unanswered,
+            (Ok(true), _) => Outcome::Answered,
+            (Ok(false), Outcome::Cut | Outcome::Refused) => Outcome::Refused,
+            (Ok(false), _) => Outcome::Cut,
+        };
+        before = outcome;
         let ended = Instant::now();
         lock(&seen).push(Dial {
             began,
             ended,
             outcome,
         });
-        sleep(PAUSE).await;
+        if outcome != Outcome::Cut {
+            sleep(PAUSE).await;
+        }
     }
 }
 
-async fn dial(address: SocketAddr) -> Outcome {
+async fn is_answered(address: SocketAddr) -> bool {
     let Ok(mut stream) = TcpStream::connect(address).await else {
-        return Outcome::Refused;
+        return false;
     };
     let mut byte = [0];
-    match timeout(QUIET, stream.read(&mut byte)).await {
-        Ok(Err(_)) => return Outcome::Refused,
-        Ok(Ok(_)) => return Outcome::Cut,
-        Err(_) => {}
-    }
-    if stream.write_all(REQUEST).await.is_err() {
-        return Outcome::Cut;
-    }
-    match timeout(PATIENCE, stream.read(&mut byte)).await {
-        Ok(Ok(1)) => Outcome::Answered,
-        Ok(_) => Outcome::Cut,
-        Err(_) => Outcome::Unanswered,
-    }
+    let sent = stream.write_all(REQUEST).await;
+    sent.is_ok() && matches!(stream.read(&mut byte).await, Ok(1))
 }
