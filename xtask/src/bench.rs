@@ -3,6 +3,7 @@
 //! "figures":[{name,value,unit,target,better,met,samples?}]}`. `bench all` runs all of them.
 
 mod all;
+mod name;
 mod record;
 mod report;
 
@@ -13,10 +14,10 @@ use anyhow::{Context as _, Result, ensure};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 
+use self::name::Name;
 use self::record::{Outcome, Part, Run};
 use self::report::Report;
-use crate::progress::{Cargo, Depends};
-use crate::{build, cluster, shell};
+use crate::shell;
 
 /// Options of `bench`.
 #[derive(Args)]
@@ -77,114 +78,6 @@ impl ValueEnum for Which {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Name {
-    /// Patch of the VM object to guest-visible, beside raw QMP on the same guest
-    Resize,
-    /// The same in a pod of a real cluster with the deployed parts; needs root and Go
-    Cluster,
-    /// The static monitor: memory, CPU, size, replies, time from trigger to frame
-    Monitor,
-    /// The agent with many VMs: memory, CPU, log, decisions, time to patches
-    Agent,
-    /// The agent while every tenth guest floods, stalls or lies, beside the same agent before that
-    Flood,
-    /// The scheduler: permits a second with few and many VMs known, time without a leader
-    Scheduler,
-    /// Programs that climb, leak, fork and flood memory in a real guest: how many of them are
-    /// killed
-    Oom,
-    /// Everything is killed under a writing database: acknowledged transactions that are lost
-    Durability,
-    /// A guest with and without its walls: boot, throughput to and from outside; needs root
-    Walls,
-    /// Policies: one answer, an agent whose VMs have one, a replay, a day with another, 16 machines
-    Policy,
-    /// Rollouts: a pass of the engine, 10,000 played guests from start to end, and their writes
-    Fleet,
-}
-
-impl Name {
-    fn label(self) -> String {
-        let value = self.to_possible_value();
-        value.map_or_else(String::new, |value| value.get_name().to_owned())
-    }
-
-    /// What this machine lacks for the benchmark.
-    fn lacks(self) -> Result<Option<&'static str>> {
-        Ok(match self {
-            Self::Cluster | Self::Walls if !shell::is_root() => Some("needs root"),
-            Self::Cluster if !cluster::programs::is_built()? && !cluster::programs::has_go() => {
-                Some("needs Go 1.21 or newer")
-            }
-            _ => None,
-        })
-    }
-
-    /// Builds the benchmark. Returns its command, without common options.
-    fn build(self) -> Result<Command> {
-        match self {
-            Self::Resize => with_guest("bench-resize"),
-            Self::Cluster => {
-                cluster::build()?;
-                let mut command = with_guest("bench-resize")?;
-                command.arg("--cluster");
-                Ok(command)
-            }
-            Self::Oom => {
-                let mut command = with_guest("bench-oom")?;
-                command.env("BELLOWS_GUEST_BINS", build::guest_bins()?);
-                Ok(command)
-            }
-            Self::Durability => with_guest("bench-durability"),
-            Self::Walls => with_guest("bench-walls"),
-            Self::Monitor => {
-                let monitor = build::guest_bins()?.join("vm-monitor");
-                let bellows = build::host_bins(build::Scope::Binaries)?;
-                let mut command = Command::new(bellows.with_file_name("bench-monitor"));
-                command.arg("--monitor").arg(monitor);
-                Ok(command)
-            }
-            Self::Agent => {
-                let mut command = without_guest("bench-agent")?;
-                command.args(["--hot-paths", inner_loops("hot_paths")?.trim()]);
-                Ok(command)
-            }
-            Self::Flood => {
-                let mut command = without_guest("bench-agent")?;
-                command.arg("--flood");
-                Ok(command)
-            }
-            Self::Scheduler => without_guest("bench-scheduler"),
-            Self::Policy => {
-                let mut command = without_guest("bench-policy")?;
-                for bench in ["answers", "peers"] {
-                    command.args(["--measured", inner_loops(bench)?.trim()]);
-                }
-                Ok(command)
-            }
-            Self::Fleet => {
-                let mut command = without_guest("bench-fleet")?;
-                command.args(["--measured", inner_loops("rollouts")?.trim()]);
-                Ok(command)
-            }
-        }
-    }
-}
-
-/// A program that boots guests.
-fn with_guest(program: &str) -> Result<Command> {
-    let bellows = build::images(build::Scope::Release)?;
-    let mut command = Command::new(bellows.with_file_name(program));
-    command.env("BELLOWS_BIN", &bellows);
-    Ok(command)
-}
-
-fn without_guest(program: &str) -> Result<Command> {
-    let bellows = build::host_bins(build::Scope::Release)?;
-    Ok(Command::new(bellows.with_file_name(program)))
-}
-
 /// Builds and runs the benchmark, and prints its table.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let name = match options.name {
@@ -220,7 +113,7 @@ struct Ran {
 /// Builds and runs one benchmark. Its figures go through a file in `dir`, so that figures of an
 /// earlier run are never used.
 fn measure(name: Name, options: &Options, dir: &Path) -> Result<Ran> {
-    let mut command = name.build()?;
+    let mut command = name.build(&options.own)?;
     command.args(common_options(name, options));
     Ran::of(&name.label(), &mut command, dir)
 }
@@ -284,22 +177,6 @@ fn common_options(name: Name, options: &Options) -> Vec<String> {
     }
     arguments.extend(options.own.iter().cloned());
     arguments
-}
-
-/// Times of inner loops, warm and alone: the JSON object that a benchmark of cargo prints.
-fn inner_loops(bench: &str) -> Result<String> {
-    let build = Cargo {
-        command: shell::cargo()?,
-        subcommand: &["bench", "--no-run", "--bench", bench],
-        selection: &["--workspace"],
-        depends: Depends::Dev,
-        trailing: &[],
-    };
-    build.run("build the inner loops")?;
-    let mut command = shell::cargo()?;
-    command.args(["bench", "--quiet", "--workspace", "--bench", bench]);
-    shell::say("==> the inner loops, warm");
-    shell::output(&mut command)
 }
 
 #[cfg(test)]
