@@ -23,6 +23,8 @@ const VM: &str = "changed";
 pub(super) const TRIAL_S: u64 = 20;
 const WITHOUT_MS_P50: f64 = 150.0;
 const WITHOUT_MS_P99: f64 = 500.0;
+/// Of the two programs that a guest keeps beside that of its image.
+const ON_DISK_MIB: f64 = 12.0;
 const POLL: Duration = Duration::from_millis(20);
 
 /// The guest with its load, seen from its host.
@@ -151,12 +153,25 @@ impl Rig {
         Ok(())
     }
 
-    /// What the guest and its database have lost in the whole run.
-    pub(super) async fn losses(&mut self) -> Result<Vec<Figure>> {
+    /// What the guest and its database have lost in the whole run, and the disk that programs take.
+    pub(super) async fn remains(&mut self) -> Result<Vec<Figure>> {
         let killed = oom_kills(&self.parts).await?.saturating_sub(self.oom_kills);
         let (failed, broken) = self.load.failures()?;
         let none = |name, count| Figure::lower(name, as_f64(count), "", Some(0.0));
+        let kib = self
+            .parts
+            .site
+            .ssh(VM, "du -sk /var/lib/bellows/parts", None);
+        let kib = kib.await?;
+        let kib: f64 = kib.split_whitespace().next().context("no size")?.parse()?;
+        let on_disk = Figure::lower(
+            "programs_on_disk_mib",
+            kib / 1024.0,
+            "MiB",
+            Some(ON_DISK_MIB),
+        );
         Ok(vec![
+            on_disk,
             none("guest_restarts", self.restarts),
             none("connections_broken", broken),
             none("transactions_failed", failed),

@@ -74,7 +74,7 @@ async fn main() -> Result<ExitCode> {
         accel = rig.accel().await?;
         figures.extend(rig.changes(cli.changes).await?);
         figures.extend(returns::returns(&mut rig, cli.bad).await?);
-        figures.extend(rig.losses().await?);
+        figures.extend(rig.remains().await?);
     }
     Benchmark {
         bench: "fleet".into(),

@@ -11,15 +11,18 @@ mod process;
 mod real_group;
 mod timing;
 
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use bellows_tests::figures::{Benchmark, Figure, Machine, Output, percentile};
 use bellows_tests::kubeconfig::install_crypto;
 use clap::Parser;
+use protocol::parts::control::SELF;
 use serde_json::{Value, json};
 
 use bare::Bare;
@@ -31,6 +34,7 @@ use timing::{PATIENCE, pause};
 
 /// Targets of the figures: the rows of SPECIFICATION.md.
 const RSS_TARGET_BYTES: f64 = (4 << 20) as f64;
+const CONTROL_TARGET_BYTES: f64 = (100 << 10) as f64;
 const CPU_TARGET_S_PER_HOUR: f64 = 2.0;
 const BINARY_TARGET_BYTES: f64 = 4e6;
 const TRIGGER_TARGET_MS: f64 = 20.0;
@@ -43,6 +47,8 @@ const REPLY_TARGET_MS: f64 = 0.04;
 const IDLE_WINDOW: Duration = Duration::from_secs(60);
 /// Between two health checks, as the agent sends them.
 const HEALTH_PERIOD: Duration = Duration::from_secs(5);
+/// Monitors with and without a control socket that are compared.
+const PAIRS: u32 = 9;
 /// Replies measured, at a pace below the monitor's limit of frames.
 const REPLIES: u32 = 500;
 const REPLY_PACE: Duration = Duration::from_millis(20);
@@ -114,6 +120,7 @@ fn main() -> Result<ExitCode> {
     figures.extend(idle(&of_group, &machine)?);
     figures.extend(replies_on_kernel_files(&of_group, &real)?);
     drop(of_group);
+    figures.push(control_socket(&binary)?);
     figures.extend(replies(&monitor)?);
     figures.extend(climbs(&monitor, &group, cli.repeats)?);
     Benchmark {
@@ -151,6 +158,46 @@ fn idle(group: &Monitor, machine: &Monitor) -> Result<Vec<Figure>> {
         Figure::lower("cpu_s_per_hour_connected", of_group, "s", cpu),
         Figure::lower("cpu_s_per_hour_machine", of_machine, "s", cpu),
     ])
+}
+
+/// Resident memory of a monitor that can change its program, above that of one that cannot: the
+/// median of pairs.
+fn control_socket(binary: &Path) -> Result<Figure> {
+    tell(&format!("{PAIRS} pairs with and without a control socket"));
+    let folder = tempfile::tempdir()?;
+    let start = |arguments: &[String]| -> Result<_> {
+        let monitor = Monitor::start(binary, arguments)?;
+        let mut client = Client::connect(&monitor)?;
+        client.call("HealthCheck", &json!({}))?;
+        Ok((monitor, client))
+    };
+    let mut pairs = Vec::new();
+    for pair in 0..PAIRS {
+        let socket = folder.path().join(format!("{pair}.sock"));
+        let control = format!("--control={}", socket.display());
+        pairs.push((start(&[control])?, start(&[])?));
+        ask_itself(&socket)?;
+    }
+    pause(HEALTH_PERIOD);
+    let mut more = Vec::new();
+    for ((with, _), (without, _)) in &pairs {
+        more.push(as_f64(with.process().rss()?) - as_f64(without.process().rss()?));
+    }
+    let target = Some(CONTROL_TARGET_BYTES);
+    let median = percentile(&more, 50);
+    Ok(Figure::lower("rss_control_socket_bytes", median, "B", target).made_of(&more))
+}
+
+/// Asks a monitor about itself, as the daemon of a guest does.
+fn ask_itself(socket: &Path) -> Result<()> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let request = format!("GET {SELF} HTTP/1.1\r\nhost: monitor\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    ensure!(answer.starts_with("HTTP/1.1 200"), "{SELF}: {answer}");
+    Ok(())
 }
 
 /// Time to an answer where everything that a shrink is held against is read from the kernel, and
