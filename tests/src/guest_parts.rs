@@ -24,9 +24,9 @@ pub struct GuestParts {
     pub site: Site,
     /// Guest of the VM.
     pub guest: Guest,
+    /// Length of the next trials, seconds.
+    pub trial_s: u64,
     vm: String,
-    /// Length of the trials, seconds.
-    trial_s: u64,
     /// Programs that were brought.
     turns: u64,
 }

@@ -81,3 +81,34 @@ impl AgentLog {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn time_between_loss_and_next_connection_is_summed_and_failed_dials_are_counted() {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        let mut log = AgentLog::new(file.path().to_owned());
+        let mut say = |text: &str| {
+            file.write_all(text.as_bytes()).expect("written");
+            log.follow().expect("read");
+            (log.connections, log.without_ms, log.failed_dials)
+        };
+        let line = |time: &str, message: &str| {
+            let time = format!("2026-11-30T06:00:{time}Z");
+            format!("{{\"timestamp\":\"{time}\",\"level\":\"INFO\",\"message\":\"{message}\"}}\n")
+        };
+        assert_eq!(say(&line("00.000000", UP)), (1, 0.0, 0));
+        let lost = line("01.000500", RESTARTING) + "no JSON\n" + &line("01.100000", DOWN);
+        assert_eq!(say(&lost), (1, 0.0, 1));
+        let found = line("01.250500", UP);
+        let (begin, end) = found.split_at(20);
+        assert_eq!(say(begin), (1, 0.0, 1), "a line that is not whole is left");
+        assert_eq!(say(end), (2, 250.0, 1));
+        let again = line("02.000000", DOWN) + &line("02.500000", UP);
+        assert_eq!(say(&again), (3, 750.0, 1));
+    }
+}

@@ -78,3 +78,22 @@ impl Printed {
         self.other.push(line);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_transactions_and_broken_connections_are_counted() {
+        let mut printed = Printed::default();
+        for line in [
+            "progress: 1.0 s, 20.0 tps, lat 4.763 ms stddev 1.204, 2 failed",
+            "progress: 2.0 s, 20.0 tps, lat 4.763 ms stddev 1.204, 1 failed, lag 0.1 ms",
+            "pgbench: error: client 3 aborted in command 4 (SQL) of script 0; perhaps the backend died",
+        ] {
+            printed.take(line.to_owned());
+        }
+        let counts = (printed.failed, printed.aborted, printed.other.len());
+        assert_eq!(counts, (3, 1, 1));
+    }
+}
