@@ -31,8 +31,8 @@ pub(super) enum Name {
     Walls,
     /// Policies: one answer, an agent whose VMs have one, a replay, a day with another, 16 machines
     Policy,
-    /// Rollouts: a pass of the engine, 10,000 played guests from start to end, and their writes; and
-    /// changes of the monitor in a real guest. `-- --only rollout` or `-- --only exec` is one of them
+    /// Rollouts to 10,000 played guests, and changes of the monitor in a real one; `-- --only
+    /// rollout` or `-- --only exec` leaves the other out
     Fleet,
 }
 

@@ -14,7 +14,6 @@ use protocol::monitor::DEPLOYED_PORT;
 use protocol::parts::{PartName, PartPhase};
 
 use super::agent_log::AgentLog;
-use super::as_f64;
 use super::dials::{Dial, Dials, Outcome};
 use super::load::Load;
 
@@ -223,4 +222,9 @@ async fn oom_kills(parts: &GuestParts) -> Result<u64> {
     .await?;
     let count = text.split_whitespace().nth(1);
     Ok(count.context("no oom_kill")?.parse()?)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts, far below 2^52")]
+fn as_f64(count: u64) -> f64 {
+    count as f64
 }

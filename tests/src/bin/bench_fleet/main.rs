@@ -1,5 +1,5 @@
-//! The fleet's figures, with targets: rollouts that `fleet`'s benchmark measured, and changes of the
-//! monitor in a real guest.
+//! The fleet's figures, with targets: rollouts that `fleet`'s benchmark measured, and changes of
+//! the monitor in a real guest.
 
 mod agent_log;
 mod changes;
@@ -95,9 +95,4 @@ fn rollouts(measured: Option<&str>) -> Result<Vec<Figure>> {
         Ok(Figure::lower(name, *value, unit, most))
     };
     ROLLOUTS.into_iter().map(figure).collect()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts, far below 2^52")]
-fn as_f64(count: u64) -> f64 {
-    count as f64
 }
