@@ -26,6 +26,8 @@ const WITHOUT_MS_P99: f64 = 500.0;
 /// Of the two programs that a guest keeps beside that of its image.
 const ON_DISK_MIB: f64 = 12.0;
 const POLL: Duration = Duration::from_millis(20);
+/// Orders of one change. A guest that is busy refuses, and a fleet orders again too.
+const ORDERS: u32 = 5;
 
 /// The guest with its load, seen from its host.
 pub(super) struct Rig {
@@ -38,6 +40,8 @@ pub(super) struct Rig {
     boot_id: String,
     oom_kills: u64,
     restarts: u64,
+    /// Orders that were refused and given again.
+    repeated: u64,
 }
 
 /// Measurements of the changes.
@@ -71,6 +75,7 @@ impl Rig {
             boot_id: guest.state().await?.boot_id,
             oom_kills: oom_kills(&parts).await?,
             restarts: 0,
+            repeated: 0,
             parts,
         };
         rig.reaches_connection(1).await?;
@@ -109,10 +114,14 @@ impl Rig {
     /// milliseconds.
     async fn change(&mut self, program: &[u8]) -> Result<f64> {
         let (monitor, sha256) = (PartName::Monitor, sha256_of(program));
-        self.parts.bring(monitor, program).await?;
-        self.log.follow()?;
-        let (connections, before_ms) = (self.log.connections, self.log.without_ms);
-        self.parts.order(monitor, "try").await?;
+        let mut begun = self.begin(program).await;
+        for _ in 1..ORDERS {
+            let Err(refusal) = &begun else { break };
+            eprintln!("ordered again: {refusal:#}");
+            self.repeated += 1;
+            begun = self.begin(program).await;
+        }
+        let (connections, before_ms) = begun?;
         self.parts.wait(monitor, PartPhase::Trial, &sha256).await?;
         self.reaches_connection(connections + 1).await?;
         self.parts.order(monitor, "keep").await?;
@@ -121,6 +130,16 @@ impl Rig {
         self.counts_restart().await?;
         self.log.follow()?;
         Ok(self.log.without_ms - before_ms)
+    }
+
+    /// Brings a program and begins its trial. Returns the agent's connections and its time without
+    /// one before it.
+    async fn begin(&mut self, program: &[u8]) -> Result<(u64, f64)> {
+        self.parts.bring(PartName::Monitor, program).await?;
+        self.log.follow()?;
+        let before = (self.log.connections, self.log.without_ms);
+        self.parts.order(PartName::Monitor, "try").await?;
+        Ok(before)
     }
 
     /// Waits until the agent has connected this many times.
@@ -174,6 +193,7 @@ impl Rig {
         );
         Ok(vec![
             on_disk,
+            Figure::lower("orders_repeated", as_f64(self.repeated), "", None),
             none("guest_restarts", self.restarts),
             none("connections_broken", broken),
             none("transactions_failed", failed),
