@@ -60,11 +60,12 @@ pub fn state(record: &Record, sight: &Sight, running: &Running, uptime_s: u64) -
     let phase = phase(record, sight);
     let is_between = running.sha256.is_empty() && phase != PartPhase::Trial;
     let next = sight.current.filter(|_| is_between);
-    let slot = next.or(match running.from {
+    let from = next.map_or(running.from, |slot| source(Some(slot)));
+    let slot = match from {
         PartSource::A => Some(Slot::A),
         PartSource::B => Some(Slot::B),
         PartSource::Image | PartSource::Package => None,
-    });
+    };
     // The sender's word, if the file is the one that was sent.
     let brought = slot.and_then(|slot| record.programs.get(&slot));
     let brought = brought.filter(|one| next.is_some() || one.sha256 == running.sha256);
@@ -80,7 +81,7 @@ pub fn state(record: &Record, sight: &Sight, running: &Running, uptime_s: u64) -
     PartState {
         version: version.clone(),
         sha256: sha256.clone(),
-        from: next.map_or(running.from, |slot| source(Some(slot))),
+        from,
         phase,
         left_s: trial.map_or(0, |trial| trial.end_s.saturating_sub(uptime_s)),
         token: record.token.clone(),
