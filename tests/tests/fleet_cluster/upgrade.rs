@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::deploy::edit;
 use super::server::Server;
-use super::{FLEET, PATIENCE, SYSTEM, VMS, World};
+use super::{FLEET, SYSTEM, VMS, World};
 
 const RELEASE: &str = "bellows";
 const NAMESPACE: &str = "neonvm-system";
@@ -91,14 +91,10 @@ pub(super) async fn chart_asks_before_an_upgrade(
     ensure!(!refused.status.success(), "{refused:?}");
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     ensure!(said.contains("pre-upgrade hooks failed"), "{said}");
+    let log = world.kubectl(&["logs", "-n", SYSTEM, HOOK])?;
     for vm in VMS {
         let named = format!("default/vm-{vm} monitor: ");
-        world
-            .until(&named, PATIENCE, || {
-                let log = world.kubectl(&["logs", "-n", SYSTEM, HOOK])?;
-                Ok(log.contains(&named).then_some(()))
-            })
-            .await?;
+        ensure!(log.contains(&named), "{log}: {vm} is named");
     }
     ensure!(chart.revision()? == before, "{}", chart.revision()?);
     let images = "jsonpath={.items[*].spec.template.spec.containers[*].image}";
