@@ -29,7 +29,7 @@ use anyhow::{Context as _, Result, ensure};
 use bellows_tests::cluster::{
     AUDIT_POLICY, Cluster, NodeKit, Programs, helm_or_skip, nodes_or_skip,
 };
-use bellows_tests::image::guest_programs;
+use bellows_tests::image::guest_program;
 use bellows_tests::patience::wait_for;
 use bellows_tests::publisher::{Publisher, sha256_of};
 use bellows_tests::{explained, guest_or_skip};
@@ -111,7 +111,9 @@ impl World {
     }
 
     async fn release(&self, (version, name): (&str, &str)) -> Result<()> {
-        self.publisher.release(version, &program(name)?).await?;
+        self.publisher
+            .release(version, &guest_program(name)?)
+            .await?;
         self.publisher.promote(version, CHANNEL, false).await
     }
 
@@ -256,11 +258,6 @@ impl World {
     }
 }
 
-fn program(name: &str) -> Result<Vec<u8>> {
-    let folder = guest_programs().context("programs of guests")?;
-    Ok(std::fs::read(folder.join(name))?)
-}
-
 fn vm(name: &str) -> Value {
     json!({
         "apiVersion": "vm.neon.tech/v1",
@@ -366,7 +363,7 @@ async fn good_release_reaches_all_guests(world: &World, revision: &str) -> Resul
         .await?;
     let is_it = |one: &Value| one["metadata"]["name"] == "to-good";
     world.ended(is_it, "Complete").await?;
-    world.all_run(&sha256_of(&program(GOOD.1)?)).await?;
+    world.all_run(&sha256_of(&guest_program(GOOD.1)?)).await?;
     let list = world.get(&["fleetinstances"])?;
     for instance in list["items"].as_array().into_iter().flatten() {
         let part = &instance["status"]["parts"]["monitor"];
@@ -384,7 +381,7 @@ async fn bad_release_is_taken_back(world: &World) -> Result<()> {
     let bad = world.ended(is_bad, "Unhealthy").await?;
     let is_back = |one: &Value| one["spec"]["kind"] == "Rollback" && of_revision(one, 1);
     world.ended(is_back, "Complete").await?;
-    world.all_run(&sha256_of(&program(GOOD.1)?)).await?;
+    world.all_run(&sha256_of(&guest_program(GOOD.1)?)).await?;
     let all = world.deployments(NAMESPACE)?;
     let one = all
         .iter()

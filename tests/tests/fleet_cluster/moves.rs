@@ -7,7 +7,7 @@ use test_records::retry::Attempts;
 
 use super::images::{Images, RUNNER};
 use super::server::Server;
-use super::{GOOD, NAMESPACE, PATIENCE, ROLLOUT, VMS, World, program, rights, sha256_of, vm};
+use super::{GOOD, NAMESPACE, PATIENCE, ROLLOUT, VMS, World, guest_program, rights, sha256_of, vm};
 
 /// The guest that moves.
 const MOVED: &str = VMS[0];
@@ -169,7 +169,7 @@ async fn guest_moves(world: &World, server: &Server, digest: &str) -> Result<()>
     // What a rollout brought comes along.
     world
         .until("the monitor", PATIENCE, || {
-            let sha256 = sha256_of(&program(GOOD.1)?);
+            let sha256 = sha256_of(&guest_program(GOOD.1)?);
             Ok((world.monitor(MOVED)? == sha256).then_some(()))
         })
         .await?;

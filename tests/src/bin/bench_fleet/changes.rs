@@ -35,7 +35,7 @@ pub(super) struct Rig {
     pub(super) dials: Dials,
     log: AgentLog,
     load: Load,
-    /// The program that was kept last, and its hash.
+    /// Hash of the program that was kept last.
     pub(super) kept: String,
     boot_id: String,
     oom_kills: u64,
