@@ -5,7 +5,8 @@
 //! ```text
 //! shown    = max( approved on the VM's object, in use by its spec, targets of writes under way )
 //! held     = min( last permit of the request, shown ); at least `in use` if nothing is approved;
-//!            at first contact max( approved, in use )
+//!            at least what was permitted last, is approved and is asked for, since that answer may
+//!            be on its way; at first contact max( approved, in use )
 //! most     = the VM's maximum; `held` if it is unknown
 //! asked <= held : permit = asked
 //! asked >  held : permit = held + a grant of the node's headroom, up to `most`, unless a `Limit` forbids it
@@ -140,7 +141,8 @@ impl Baseline {
             .fold(written, |sum, hold| sum.field_max(hold.target));
         let shown = last_permit.field_min(pending.field_max(view.in_use));
         let held = if approved {
-            shown
+            let answered = vm.permitted.field_min(written);
+            shown.field_max(answered.field_min(request.resources))
         } else {
             shown.field_max(written)
         };

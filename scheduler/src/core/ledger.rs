@@ -273,6 +273,7 @@ impl Ledger {
                 self.anomalies.vm_observed(Some(&entry.view), &view);
                 if entry.view.uid != view.uid {
                     entry.claim = None;
+                    entry.permitted = Resources::default();
                     entry.legacy = Resources::default();
                 }
                 entry.peak = entry.peak_before(&view);
@@ -293,6 +294,7 @@ impl Ledger {
                     peak: first_peak(&view),
                     view,
                     claim: None,
+                    permitted: Resources::default(),
                     holds: Vec::new(),
                     legacy: Resources::default(),
                     legacy_until: Timestamp(0),
@@ -348,6 +350,13 @@ impl Ledger {
         if let Some(entry) = self.vms.get_mut(vm).filter(|entry| entry.claim != claim) {
             entry.claim = claim;
             self.recharge_vm(vm);
+        }
+    }
+
+    /// Keeps the last permit of a VM.
+    pub fn set_permitted(&mut self, vm: &NamespacedName, permit: Resources) {
+        if let Some(entry) = self.vms.get_mut(vm) {
+            entry.permitted = permit;
         }
     }
 

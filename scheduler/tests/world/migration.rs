@@ -2,9 +2,6 @@
 //!
 //! The size stands still meanwhile: the controller orders nothing. The agent may still lower what
 //! its VM uses, and a patch that was permitted before may still land.
-//!
-//! Not played: a request that arrives twice around the beginning. The first copy may be granted and
-//! the second one denied, which takes back what was granted.
 
 use scheduler::core::event::Event;
 use scheduler::core::view::PodRole;

@@ -356,7 +356,7 @@ impl World {
             .get(&vm)
             .is_some_and(|agent| agent.waits_for(attempt));
         // Now and then a request arrives twice.
-        let is_repeated = how.is_multiple_of(8) && !self.targets.contains_key(&vm);
+        let is_repeated = how.is_multiple_of(8);
         if stale || !is_repeated {
             self.requests.remove(at);
         }

@@ -49,6 +49,8 @@ pub struct VmEntry {
     pub view: VmView,
     /// The last permit that the agent claims, if it is above the approved size.
     pub claim: Option<Resources>,
+    /// The last permit that this replica gave. Zero before the first one.
+    pub permitted: Resources,
     /// Writes whose outcome is not observed.
     pub holds: Vec<GrantHold>,
     /// The most that the guest may have while the runner's report is behind. Zero once it has

@@ -25,6 +25,7 @@ impl Permits {
         let Some(pending) = self.requests.remove(&id) else {
             return;
         };
+        context.ledger.set_permitted(&decision.vm, decision.permit);
         self.record_fairness(context, &decision, pending.request.compute_unit);
         context
             .denied_increases
