@@ -4,6 +4,7 @@
 //! wait for the next world. So a decision never rests on a state from before its own last write.
 
 mod action;
+mod agenda;
 mod cron;
 mod finalizer;
 mod gates;
@@ -29,9 +30,10 @@ use protocol::time::{Span, Timestamp};
 use crate::steady::Steady;
 use crate::world::{Deployment, World};
 pub use action::{Action, Call, Event, Now, Outcome, Write};
+use agenda::{Agenda, Guests};
 pub use stage::watched;
 pub(crate) use turn::MARGIN_SECONDS;
-use turn::{Decision, Memory};
+use turn::Memory;
 
 /// Between two looks while a deployment runs.
 const LOOK_EVERY: Span = Span::from_secs(1);
@@ -53,6 +55,7 @@ pub struct Engine {
     /// Health of the guests that is shown.
     health: Health,
     steady: Steady,
+    agenda: Agenda,
 }
 
 impl Engine {
@@ -72,6 +75,7 @@ impl Engine {
             wake: None,
             health: Health::Unknown,
             steady: Steady::new(),
+            agenda: Agenda::new(),
         }
     }
 
@@ -107,6 +111,7 @@ impl Engine {
         let seen = lifecycle::health_of_guests(&world);
         let shown = world.environment.status.health;
         self.health = self.steady.observe(seen, shown, now.monotonic);
+        self.agenda.refill(&world, now.monotonic);
         self.world = Some(world);
     }
 
@@ -131,38 +136,52 @@ impl Engine {
         if let Some(memory) = self.memory.get_mut(&guest) {
             memory.called(&call, outcome, now.monotonic);
         }
+        self.agenda.changed(guest);
     }
 
     fn apply(&mut self, write: Write, now: Now) {
         let Some(world) = &mut self.world else {
             return;
         };
+        let agenda = &mut self.agenda;
         match write {
-            Write::Environment(status) => world.environment.status = status,
-            Write::Finalizer(is_there) => world.environment.has_finalizer = is_there,
+            Write::Environment(status) => {
+                let before = std::mem::replace(&mut world.environment.status, status.clone());
+                agenda.environment_written(world, &before, &status, now.monotonic);
+            }
+            Write::Finalizer(is_there) => {
+                world.environment.has_finalizer = is_there;
+                agenda.refill(world, now.monotonic);
+            }
             Write::Deployment { name, status } => {
                 let of_name = world.deployments.iter_mut().find(|one| one.name == name);
                 if let Some(deployment) = of_name {
-                    deployment.status = status;
+                    let before = std::mem::replace(&mut deployment.status, status.clone());
+                    agenda.deployment_written(world, &before, &status, now.monotonic);
                 }
             }
-            Write::Create { name, spec } => world.deployments.push(Deployment {
-                name,
-                created: now.wall,
-                spec,
-                status: DeploymentStatus::default(),
-                answers: BTreeMap::new(),
-            }),
+            Write::Create { name, spec } => {
+                world.deployments.push(Deployment {
+                    name,
+                    created: now.wall,
+                    spec,
+                    status: DeploymentStatus::default(),
+                    answers: BTreeMap::new(),
+                });
+                agenda.refill(world, now.monotonic);
+            }
             Write::Turn { guest: name, turn } => {
                 if let Some(guest) = world.guests.get_mut(&name) {
                     guest.turn = Some(turn);
-                    let memory = self.memory.entry(name).or_default();
+                    let memory = self.memory.entry(name.clone()).or_default();
                     memory.observe(guest, now.monotonic);
+                    agenda.turn_written(name);
                 }
             }
             Write::End {
                 guest: name, part, ..
             } => {
+                agenda.end_written(&name, part.last.result);
                 if let Some(memory) = self.memory.get_mut(&name) {
                     memory.ended(part.last.result);
                 }
@@ -173,53 +192,85 @@ impl Engine {
         }
     }
 
-    fn next_write(&self, now: Now) -> Option<Write> {
+    /// Moves of deployments come first, then ends and turns of guests that are known to be due, and
+    /// then what a pass over all guests finds.
+    fn next_write(&mut self, now: Now) -> Option<Write> {
         let world = self.world.as_ref()?;
         if world.environment.is_deleted && !world.environment.has_finalizer {
             return None;
         }
-        let is_sick = self.steady.lasts(Health::Unhealthy, now.monotonic);
-        let next = finalizer::next(world).or_else(|| lifecycle::next(world, self.epoch, now));
-        let next = if world.environment.spec.is_cron() {
-            next.or_else(|| cron::next(world, now.wall))
-        } else {
-            next.or_else(|| self.next_end(world, now))
-                .or_else(|| grant::next(world, &self.memory, now))
-                .or_else(|| monitor::next(world, is_sick, now))
-                .or_else(|| lifecycle::progress(world))
+        if world.environment.spec.is_cron() {
+            return self.next_of_cron(now);
+        }
+        if self.agenda.is_late(now.monotonic) {
+            self.agenda.refill(world, now.monotonic);
+        }
+        if self.agenda.may_move {
+            if let Some(write) = self.next_move(now) {
+                return Some(write);
+            }
+            self.agenda.may_move = false;
+        }
+        let world = self.world.as_ref()?;
+        let guests = Guests {
+            world,
+            memory: &self.memory,
+            calls: &self.calls,
+            now,
         };
-        next.or_else(|| lifecycle::environment_status(world, self.health, is_sick, now.wall))
+        if let Some(write) = self.agenda.next_end(&guests) {
+            return Some(write);
+        }
+        if let Some(write) = grant::next_known(world, &mut self.agenda.grants, now) {
+            return Some(write);
+        }
+        if !self.agenda.is_pass_due(world.guests.len(), now.monotonic) {
+            return None;
+        }
+        self.pass(now)
     }
 
-    fn next_end(&self, world: &World, now: Now) -> Option<Write> {
-        world.guests.iter().find_map(|(name, guest)| {
-            let memory = self.memory.get(name)?;
-            if !memory.may_write(now.monotonic) {
-                return None;
-            }
-            match turn::decide(world, guest, memory, now) {
-                Decision::End(ending) => Some(Write::End {
-                    guest: name.clone(),
-                    cause: ending.why.cause,
-                    part: turn::ended_part(guest, ending, now.wall)?,
-                }),
-                Decision::Nothing | Decision::Call(..) => None,
-            }
-        })
+    fn next_move(&self, now: Now) -> Option<Write> {
+        let world = self.world.as_ref()?;
+        finalizer::next(world).or_else(|| lifecycle::next(world, self.epoch, now))
+    }
+
+    /// Looks at all guests.
+    fn pass(&mut self, now: Now) -> Option<Write> {
+        if let Some(write) = self.next_move(now) {
+            return Some(write);
+        }
+        let world = self.world.as_ref()?;
+        let is_sick = self.steady.lasts(Health::Unhealthy, now.monotonic);
+        let grants = &mut self.agenda.grants;
+        let next = grant::next(world, &self.memory, grants, now)
+            .or_else(|| monitor::next(world, is_sick, now))
+            .or_else(|| lifecycle::progress(world))
+            .or_else(|| lifecycle::environment_status(world, self.health, is_sick, now.wall));
+        if next.is_none() {
+            self.agenda.pass_ended(now.monotonic);
+        }
+        next
+    }
+
+    fn next_of_cron(&self, now: Now) -> Option<Write> {
+        let world = self.world.as_ref()?;
+        let is_sick = self.steady.lasts(Health::Unhealthy, now.monotonic);
+        self.next_move(now)
+            .or_else(|| cron::next(world, now.wall))
+            .or_else(|| lifecycle::environment_status(world, self.health, is_sick, now.wall))
     }
 
     fn next_call(&mut self, now: Now) -> Option<(String, Call)> {
         let world = self.world.as_ref();
         let world = world.filter(|world| !world.environment.spec.is_cron())?;
-        let busy: Vec<&String> = self.calls.values().map(|(guest, _)| guest).collect();
-        let found = world.guests.iter().find_map(|(name, guest)| {
-            let memory = self.memory.get(name).filter(|_| !busy.contains(&name))?;
-            match turn::decide(world, guest, memory, now) {
-                Decision::Call(call, ending) => Some((name.clone(), call, ending)),
-                Decision::Nothing | Decision::End(_) => None,
-            }
-        });
-        let (name, call, ending) = found?;
+        let guests = Guests {
+            world,
+            memory: &self.memory,
+            calls: &self.calls,
+            now,
+        };
+        let (name, call, ending) = self.agenda.next_call(&guests)?;
         if let Some(memory) = self.memory.get_mut(&name).filter(|_| ending.is_some()) {
             memory.ending = ending;
         }
@@ -265,7 +316,9 @@ impl Core for Engine {
         }
         let is_running = |one: &Deployment| !one.status.state.is_terminal();
         if self.world.as_ref()?.deployments.iter().any(is_running) {
-            self.wake = Some(now.monotonic + LOOK_EVERY);
+            let guests = self.world.as_ref()?.guests.len();
+            let pause = self.agenda.pause_left(guests, now.monotonic);
+            self.wake = Some(now.monotonic + pause.unwrap_or(LOOK_EVERY));
         }
         None
     }

@@ -4,6 +4,8 @@
 mod changes;
 #[path = "engine/cron.rs"]
 mod cron;
+#[path = "engine/crowd.rs"]
+mod crowd;
 #[path = "engine/hooks.rs"]
 mod hooks;
 #[path = "engine/images.rs"]

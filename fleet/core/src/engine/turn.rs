@@ -13,8 +13,7 @@ mod ending;
 mod finding;
 mod memory;
 
-use ending::Ending;
-pub(super) use ending::ended_part;
+pub(super) use ending::{Ending, ended_part};
 pub(crate) use finding::MARGIN_SECONDS;
 use finding::{Finding, finding, trial_seconds};
 pub(super) use memory::{Memory, pause};
