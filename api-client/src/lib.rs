@@ -1,5 +1,5 @@
-//! The client of the Kubernetes API for every program of this project, its watches ([`watch`]) and
-//! its events for people ([`events`]).
+//! The client of the Kubernetes API for every program of this project, its watches ([`watch`]), its
+//! events for people ([`events`]) and lists by pages ([`pages`]).
 //!
 //! `kube::Client::try_from` leaves Nagle's algorithm on. The kernel then delays the second segment
 //! of a request until the API server has acknowledged the first, which takes 40 ms on a fresh
@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod events;
+pub mod pages;
 pub mod watch;
 
 use hyper_timeout::TimeoutConnector;

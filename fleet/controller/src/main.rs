@@ -39,6 +39,11 @@ const WRITER: &str = "bellows-fleet";
 
 mod preflight;
 
+/// A look reads all objects and drops them soon after. The C library's allocator keeps most of that
+/// memory. Its settings are compiled in (`.cargo/config.toml`).
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let args = Args::parse();
     let config = Config::load(args.config.as_deref());

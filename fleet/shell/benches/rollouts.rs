@@ -2,7 +2,7 @@
 //! before the shipped API server. Runners and pages are played over sockets.
 //!
 //! Prints a JSON object; `cargo xtask bench fleet` shows it with targets. `BELLOWS_BENCH_GUESTS`
-//! sets the number of guests.
+//! sets the number of guests, and `BELLOWS_BENCH_PART` one part: `engine`, `turns` or `whole`.
 
 #[path = "rollouts/driver.rs"]
 mod driver;
@@ -17,6 +17,10 @@ mod turns;
 #[path = "rollouts/whole.rs"]
 mod whole;
 
+/// That of `bellows-fleet`.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Guests of a rollout.
 const GUESTS: usize = 10_000;
 
@@ -25,10 +29,19 @@ fn main() {
     driver::run_if_asked();
     let guests = std::env::var("BELLOWS_BENCH_GUESTS");
     let guests = guests.map_or(GUESTS, |text| text.parse().expect("a number of guests"));
-    let mut figures = engine::figures(guests);
+    let part = std::env::var("BELLOWS_BENCH_PART").ok();
+    let has = |name: &str| part.as_ref().is_none_or(|part| part == name);
+    let mut figures = serde_json::Map::new();
+    if has("engine") {
+        figures.extend(engine::figures(guests));
+    }
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(played::serve_page());
-    figures.extend(runtime.block_on(turns::figures()));
-    figures.extend(runtime.block_on(whole::figures(guests)));
+    if has("turns") {
+        figures.extend(runtime.block_on(turns::figures()));
+    }
+    if has("whole") {
+        figures.extend(runtime.block_on(whole::figures(guests)));
+    }
     println!("{}", serde_json::Value::Object(figures));
 }

@@ -1,8 +1,11 @@
 //! Orders to a guest, by its runner.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use daemon_kit::http_client::HttpError;
 use fleet_core::{Call, Outcome};
 use fleet_store::Programs;
@@ -10,6 +13,7 @@ use hyper::{Method, StatusCode};
 use protocol::fleet::TurnSpec;
 use protocol::parts::PartName;
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 use crate::runners::{Runner, Runners};
 use crate::wanted::Wanted;
@@ -26,6 +30,29 @@ const ORDER_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) struct Kept {
     pub(crate) programs: Programs,
     pub(crate) wanted: Wanted,
+    pub(crate) read: Read,
+}
+
+/// Programs that are being sent. Many guests get the same one at a time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Read(Arc<Mutex<BTreeMap<String, Weak<Bytes>>>>);
+
+impl Read {
+    /// The program that another order holds, or else what `read` gives. Only one reads at a time.
+    async fn of(
+        &self,
+        sha256: &str,
+        read: impl Future<Output = Result<Vec<u8>, String>>,
+    ) -> Result<Arc<Bytes>, String> {
+        let mut all = self.0.lock().await;
+        all.retain(|_, one| one.strong_count() > 0);
+        if let Some(program) = all.get(sha256).and_then(Weak::upgrade) {
+            return Ok(program);
+        }
+        let program = Arc::new(Bytes::from(read.await?));
+        all.insert(sha256.to_owned(), Arc::downgrade(&program));
+        Ok(program)
+    }
 }
 
 /// Carries out an order to the part of one guest.
@@ -42,11 +69,13 @@ pub(crate) async fn carry_out(
     };
     let exchanged = match call {
         Call::Push(turn) => {
-            let body = match program(kept, &turn.sha256).await {
-                Ok(body) => body,
+            let read = program(kept, &turn.sha256);
+            let program = match kept.read.of(&turn.sha256, read).await {
+                Ok(program) => program,
                 Err(error) => return Outcome::Transient(error),
             };
             let path = push_path(part, &turn);
+            let body = Bytes::clone(&program);
             let sent = runners.send(runner, Method::PUT, &path, body, PUSH_LIMIT);
             sent.await.map(drop)
         }
@@ -111,6 +140,8 @@ fn outcome(error: &HttpError) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
 
     /// Requirement: B36
@@ -137,6 +168,26 @@ mod tests {
         }
     }
 
+    /// A thousand guests at a time must not bring a thousand copies of a program into memory.
+    #[tokio::test]
+    async fn orders_at_a_time_share_one_copy_of_their_program() {
+        let reads = AtomicU32::new(0);
+        let content = async || {
+            reads.fetch_add(1, Ordering::Relaxed);
+            Ok(vec![7; 3])
+        };
+        let read = Read::default();
+        let first = read.of("a", content()).await.expect("a program");
+        let second = read.of("a", content()).await.expect("a program");
+        assert!(Arc::ptr_eq(&first, &second));
+        let other = read.of("b", content()).await.expect("a program");
+        assert!(!Arc::ptr_eq(&first, &other));
+        drop((first, second, other));
+        read.of("a", content()).await.expect("a program");
+        assert_eq!(reads.load(Ordering::Relaxed), 3);
+        assert_eq!(read.0.lock().await.len(), 1, "what nobody sends is dropped");
+    }
+
     #[tokio::test]
     async fn runner_that_is_away_and_program_that_is_missing_are_transient() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -152,6 +203,7 @@ mod tests {
         let kept = Kept {
             programs: Programs::new(dir.path()),
             wanted: Wanted::default(),
+            read: Read::default(),
         };
         let keep = Call::Keep {
             token: "t".to_owned(),

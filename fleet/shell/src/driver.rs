@@ -12,12 +12,13 @@ use daemon_kit::journal::Journal;
 use fleet_release::Scope;
 use fleet_signatures::ImageKey;
 use fleet_store::{FleetStore, LoadedEnvironment, Problem, Programs};
+use protocol::fleet::FleetKind;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::calls::Kept;
+use crate::calls::{Kept, Read};
 use crate::changes::Key;
 use crate::channels::Channels;
 use crate::images::ImageGate;
@@ -32,7 +33,9 @@ use crate::runners::{Pods, Runners};
 use crate::schedules::Schedules;
 use crate::wanted::Wanted;
 
-/// Between two looks at the objects.
+/// Between two looks at environments and deployments.
+const ROUND_EVERY: Duration = Duration::from_millis(500);
+/// Between two looks at the guests of a deployment that runs.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Longest time for the lists.
 const API_LIMIT: Duration = Duration::from_secs(10);
@@ -134,6 +137,7 @@ pub async fn run(params: Params, token: CancellationToken) {
             kept: Kept {
                 programs: Programs::of_state_dir(&params.state_dir),
                 wanted,
+                read: Read::default(),
             },
             pulses: params.pulses.clone(),
             looker: Looker {
@@ -167,7 +171,7 @@ pub async fn run(params: Params, token: CancellationToken) {
             if let Err(error) = driver.round().await {
                 tracing::warn!(error, "failed to look at the fleet");
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(ROUND_EVERY).await;
         }
     };
     tokio::select! {
@@ -177,6 +181,19 @@ pub async fn run(params: Params, token: CancellationToken) {
     }
 }
 
+/// Whether a deployment may begin at once.
+fn is_started(one: &LoadedEnvironment) -> bool {
+    let mut deployments = one.deployments.iter();
+    one.environment.status.lock.is_none() && deployments.any(|one| !one.status.state.is_terminal())
+}
+
+/// What the API answers, if it does so in time.
+async fn in_time<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
+    let answer = timeout(API_LIMIT, call).await;
+    let answer = answer.map_err(|_| "no lists of the objects in time".to_owned())?;
+    answer.map_err(|error| daemon_kit::chain(&error))
+}
+
 impl Driver {
     async fn round(&mut self) -> Result<(), String> {
         while self.lanes.try_join_next().is_some() {}
@@ -184,14 +201,17 @@ impl Driver {
         let bases = self.driven.iter();
         let bases = bases.map(|(key, one)| (key.clone(), one.basis.load(Ordering::Acquire)));
         let bases: BTreeMap<Key, u64> = bases.collect();
-        let loaded = timeout(API_LIMIT, self.shared.store.load()).await;
-        let loaded = loaded.map_err(|_| "no lists of the objects in time".to_owned())?;
-        let loaded = loaded.map_err(|error| daemon_kit::chain(&error))?;
-        self.report(loaded.problems);
+        let store = self.shared.store.clone();
+        let mut loaded = in_time(store.load_environments()).await?;
+        self.shared.records.metrics.show(&loaded.environments);
+        let is_due = self.is_look_due(&loaded.environments, begun);
+        self.keep_lanes(&loaded.environments);
+        if is_due && !loaded.environments.is_empty() {
+            self.drop_listing();
+            in_time(store.load_instances(&mut loaded)).await?;
+        }
+        self.report(loaded.problems, is_due);
         let environments = loaded.environments;
-        self.shared.records.metrics.show(&environments);
-        let is_due = self.is_look_due(&environments, begun);
-        self.keep_lanes(&environments);
         // The look after the last environment is gone takes schedules away.
         let has_work = !environments.is_empty() || self.had_environments;
         if !has_work || !is_due {
@@ -216,6 +236,14 @@ impl Driver {
             let _ = listings.send(Some(Arc::clone(&listing)));
         }
         Ok(())
+    }
+
+    /// Two listings at a time would take twice the memory.
+    fn drop_listing(&self) {
+        let driven = self.driven.values().map(|one| &one.listings);
+        for listings in driven.chain(&self.schedules) {
+            listings.send_replace(None);
+        }
     }
 
     fn keep_schedules(&mut self) {
@@ -244,14 +272,21 @@ impl Driver {
 
     fn is_look_due(&self, all: &[LoadedEnvironment], now: Instant) -> bool {
         let is_new = |one: &LoadedEnvironment| !self.driven.contains_key(&key_of(one));
-        let is_late = self
-            .last_look
-            .is_none_or(|last| now.duration_since(last) >= IDLE_LOOK_EVERY);
-        is_late || all.iter().any(|one| is_running(one) || is_new(one))
+        let is_after = |pause| {
+            self.last_look
+                .is_none_or(|last| now.duration_since(last) >= pause)
+        };
+        is_after(IDLE_LOOK_EVERY)
+            || all.iter().any(|one| is_new(one) || is_started(one))
+            || (is_after(LOOK_EVERY) && all.iter().any(is_running))
     }
 
     /// Logs objects that were left out, once for each change.
-    fn report(&mut self, problems: Vec<Problem>) {
+    fn report(&mut self, mut problems: Vec<Problem>, has_instances: bool) {
+        if !has_instances {
+            let of_instance = |one: &Problem| one.object.starts_with(FleetKind::Instance.as_str());
+            problems.extend(self.problems.drain(..).filter(of_instance));
+        }
         for problem in problems.iter().filter(|one| !self.problems.contains(one)) {
             let Problem { object, reason } = problem;
             tracing::warn!(object, reason, "left out an object of the fleet");

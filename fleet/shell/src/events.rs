@@ -218,7 +218,7 @@ fn event(loaded: &LoadedEnvironment, note: &FleetEvent, now: WallTime) -> Event 
         kind: Some(FleetKind::Deployment.as_str().to_owned()),
         name: Some(note.deployment.clone()),
         namespace: Some(loaded.namespace.clone()),
-        uid: uid.map(str::to_owned),
+        uid: uid.clone(),
         ..ObjectReference::default()
     };
     let warning = Warning {
@@ -230,7 +230,7 @@ fn event(loaded: &LoadedEnvironment, note: &FleetEvent, now: WallTime) -> Event 
     };
     let mut event = warning.into_event();
     event.metadata.generate_name = None;
-    event.metadata.name = Some(note.name(uid.unwrap_or_default()));
+    event.metadata.name = Some(note.name(&uid.unwrap_or_default()));
     if !note.is_warning() {
         event.type_ = Some("Normal".to_owned());
     }

@@ -115,8 +115,9 @@ impl Lane {
                 Some(called) = self.calls.join_next() => {
                     self.pulse.beat();
                     if let Ok(called) = called {
-                        self.pass(called).await;
+                        self.pass(called);
                     }
+                    self.act().await;
                 }
             }
         }
@@ -136,6 +137,15 @@ impl Lane {
         let Some(own) = own.filter(|own| self.is_due(own, listing.begun)) else {
             return;
         };
+        let basis = listing.bases.get(&self.key).copied().unwrap_or_default();
+        // The listing is older than a write.
+        if self
+            .driven
+            .as_ref()
+            .is_some_and(|driven| driven.engine.basis() != basis)
+        {
+            return;
+        }
         let looker = &self.shared.looker;
         let (surroundings, pulse) = (&listing.surroundings, &self.pulse);
         let looked = match own.environment.spec.part {
@@ -148,8 +158,7 @@ impl Lane {
             }
         };
         self.last_look = Some(listing.begun);
-        let basis = listing.bases.get(&self.key).copied().unwrap_or_default();
-        self.take(basis, own.clone(), looked);
+        self.take(basis, own.without_turns(), looked);
         self.act().await;
         self.tell_events().await;
         self.shared
@@ -186,8 +195,6 @@ impl Lane {
         let world = Box::new(looked.world);
         let event = Event::World { basis, world };
         match &mut self.driven {
-            // The listing is older than a write.
-            Some(driven) if driven.engine.basis() != basis => {}
             Some(driven) => {
                 driven.loaded = loaded;
                 driven.addresses = looked.addresses;
@@ -206,7 +213,7 @@ impl Lane {
     }
 
     /// Passes the end of a call to the engine.
-    async fn pass(&mut self, called: Called) {
+    fn pass(&mut self, called: Called) {
         let now = self.now();
         let Called {
             id,
@@ -218,7 +225,6 @@ impl Lane {
         if let Some(driven) = &mut self.driven {
             driven.engine.handle(now, Event::Done { id, outcome });
         }
-        self.act().await;
     }
 
     fn tell(&self, change: &Change) {
@@ -229,6 +235,11 @@ impl Lane {
     async fn act(&mut self) {
         loop {
             self.pulse.beat();
+            while let Some(called) = self.calls.try_join_next() {
+                if let Ok(called) = called {
+                    self.pass(called);
+                }
+            }
             let now = self.now();
             let Some(driven) = &mut self.driven else {
                 return;

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use api_client::pages;
 use daemon_kit::clock::Clock;
 use fleet_core::{Guest, World, is_open};
 use fleet_store::{LoadedEnvironment, Owner, OwnerKind};
@@ -106,15 +107,11 @@ impl Looker {
         let core = |kind| ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", kind));
         let (vm, namespace, node) = (vm_resource(), core("Namespace"), core("Node"));
         let (vms, namespaces, nodes, pods) = tokio::try_join!(
-            self.list(&vm),
+            self.vms(&vm),
             self.list_if_served(&namespace),
             self.list_if_served(&node),
             self.pods(),
         )?;
-        let vms = vms.into_iter();
-        let vms: Vec<VirtualMachine> = vms
-            .filter_map(|one| serde_json::from_value(one).ok())
-            .collect();
         if let Some(pods) = self.runners.pods() {
             pods.keep_only(&vms);
         }
@@ -125,6 +122,14 @@ impl Looker {
             namespaces: namespaces.iter().filter_map(namespace_of).collect(),
             vms,
         })
+    }
+
+    async fn vms(&self, resource: &ApiResource) -> Result<Vec<VirtualMachine>, String> {
+        let read = |one| serde_json::from_value(one).ok();
+        let vms = self
+            .listed_by(resource, &ListParams::default(), read)
+            .await?;
+        vms.map_err(|error| format!("{}: {}", resource.plural, daemon_kit::chain(&error)))
     }
 
     /// Pods of VMs, by their label. On one machine none is asked for.
@@ -139,9 +144,9 @@ impl Looker {
     pub(crate) async fn all_pods(&self) -> Result<Vec<Pod>, String> {
         let pod = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
         let params = ListParams::default().labels(LABEL_VM_NAME);
-        let pods = self.listed_by(&pod, &params).await?;
-        let pods = pods.map_err(|error| format!("pods: {}", daemon_kit::chain(&error)))?;
-        Ok(pods.iter().filter_map(Pod::read).collect())
+        let read = |pod| Pod::read(&pod);
+        let pods = self.listed_by(&pod, &params, read).await?;
+        pods.map_err(|error| format!("pods: {}", daemon_kit::chain(&error)))
     }
 
     pub(crate) async fn list(&self, resource: &ApiResource) -> Result<Vec<Value>, String> {
@@ -163,21 +168,22 @@ impl Looker {
     }
 
     async fn listed(&self, resource: &ApiResource) -> Result<kube::Result<Vec<Value>>, String> {
-        self.listed_by(resource, &ListParams::default()).await
+        self.listed_by(resource, &ListParams::default(), Some).await
     }
 
-    async fn listed_by(
+    /// What `read` takes of each object. Objects of which it takes nothing are left out.
+    async fn listed_by<T>(
         &self,
         resource: &ApiResource,
         params: &ListParams,
-    ) -> Result<kube::Result<Vec<Value>>, String> {
+        read: impl Fn(Value) -> Option<T> + Send,
+    ) -> Result<kube::Result<Vec<T>>, String> {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), resource);
-        let listed = timeout(LIST_LIMIT, api.list(params)).await;
-        let listed = listed.map_err(|_| format!("no list of {} in time", resource.plural))?;
-        Ok(listed.map(|list| {
-            let items = list.items.into_iter().map(serde_json::to_value);
-            items.filter_map(Result::ok).collect()
-        }))
+        let mut listed = Vec::new();
+        let each = |object| listed.extend(read(object));
+        let all = timeout(LIST_LIMIT, pages::each(&api, params, each)).await;
+        let all = all.map_err(|_| format!("no list of {} in time", resource.plural))?;
+        Ok(all.map(|()| listed))
     }
 
     /// The world of one of `all` environments.

@@ -1,6 +1,7 @@
 //! Reading of all objects. A record that cannot be read hurts itself alone.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fleet_core::{Deployment, Environment, ImageCheck, Revision};
 use kube::api::{Api, DynamicObject, ListParams};
@@ -35,6 +36,9 @@ pub struct Problem {
     pub reason: String,
 }
 
+/// JSON of an object. A parsed one takes about four times as much memory.
+pub(crate) type ObjectText = Arc<str>;
+
 /// An environment with what belongs to it.
 #[derive(Debug, Clone)]
 pub struct LoadedEnvironment {
@@ -48,18 +52,42 @@ pub struct LoadedEnvironment {
     pub deployments: Vec<Deployment>,
     /// Whether its channel calls the started version urgent.
     pub is_critical: bool,
-    /// Turns and ends of the environment's part, by instance.
+    /// Turns and ends of the environment's part, by instance. Empty until
+    /// [`FleetStore::load_instances`] has read them.
     pub turns: BTreeMap<String, (Option<TurnSpec>, Option<InstancePart>)>,
-    /// Objects as they were read, for writes that hold their versions.
-    pub(crate) objects: BTreeMap<(FleetKind, String), Value>,
+    objects: BTreeMap<(FleetKind, String), ObjectText>,
 }
 
 impl LoadedEnvironment {
+    /// The environment without its turns.
+    #[must_use]
+    pub fn without_turns(&self) -> Self {
+        Self {
+            namespace: self.namespace.clone(),
+            environment: self.environment.clone(),
+            revisions: self.revisions.clone(),
+            deployments: self.deployments.clone(),
+            is_critical: self.is_critical,
+            turns: BTreeMap::new(),
+            objects: self.objects.clone(),
+        }
+    }
+
+    /// One of its objects as it was read, for a write that holds its version.
+    pub(crate) fn object(&self, kind: FleetKind, name: &str) -> Option<Value> {
+        let text = self.objects.get(&(kind, name.to_owned()))?;
+        serde_json::from_str(text).ok()
+    }
+
+    pub(crate) fn keep_object(&mut self, kind: FleetKind, name: &str, text: ObjectText) {
+        self.objects.insert((kind, name.to_owned()), text);
+    }
+
     /// Identity of one of its objects, as it was read.
     #[must_use]
-    pub fn uid(&self, kind: FleetKind, name: &str) -> Option<&str> {
-        let object = self.objects.get(&(kind, name.to_owned()))?;
-        object["metadata"]["uid"].as_str()
+    pub fn uid(&self, kind: FleetKind, name: &str) -> Option<String> {
+        let object = self.object(kind, name)?;
+        object["metadata"]["uid"].as_str().map(str::to_owned)
     }
 
     /// Whether its selector matches an object with these labels.
@@ -81,12 +109,23 @@ impl FleetStore {
     /// # Errors
     /// The first call that failed.
     pub async fn load(&self) -> kube::Result<Loaded> {
+        let mut loaded = self.load_environments().await?;
+        if !loaded.environments.is_empty() {
+            self.load_instances(&mut loaded).await?;
+        }
+        Ok(loaded)
+    }
+
+    /// Reads all objects but the instances.
+    ///
+    /// # Errors
+    /// The first call that failed.
+    pub async fn load_environments(&self) -> kube::Result<Loaded> {
         let environments = values(&self.all(FleetKind::Environment), "").await?;
         if environments.is_empty() {
             return Ok(Loaded::default());
         }
         let deployments = values(&self.all(FleetKind::Deployment), "").await?;
-        let instances = values(&self.all(FleetKind::Instance), "").await?;
         let revisions = values(&self.revisions(), KEY_ENVIRONMENT).await?;
         let mut loaded = Loaded::default();
         for object in &environments {
@@ -96,7 +135,7 @@ impl FleetStore {
                     namespace: read.namespace.to_owned(),
                     objects: [(
                         (FleetKind::Environment, read.name.to_owned()),
-                        object.clone(),
+                        object.to_string().into(),
                     )]
                     .into(),
                     environment,
@@ -110,19 +149,26 @@ impl FleetStore {
         }
         loaded.add_revisions(&revisions);
         loaded.add_deployments(&deployments);
-        loaded.add_instances(&instances);
         self.add_critical(&mut loaded).await;
         Ok(loaded)
+    }
+
+    /// Adds the instances to what [`Self::load_environments`] has read.
+    ///
+    /// # Errors
+    /// The first call that failed. Some instances may be missing then.
+    pub async fn load_instances(&self, loaded: &mut Loaded) -> kube::Result<()> {
+        let instances = self.all(FleetKind::Instance);
+        let params = ListParams::default();
+        api_client::pages::each(&instances, &params, |object| loaded.add_instance(object)).await
     }
 }
 
 pub(crate) async fn values(api: &Api<DynamicObject>, label: &str) -> kube::Result<Vec<Value>> {
     let params = ListParams::default().labels(label);
-    let items = api.list(&params).await?.items;
-    let values = items.into_iter().map(serde_json::to_value);
-    values
-        .collect::<Result<_, _>>()
-        .map_err(kube::Error::SerdeError)
+    let mut values = Vec::new();
+    api_client::pages::each(api, &params, |object| values.push(object)).await?;
+    Ok(values)
 }
 
 pub(crate) fn read_of(object: &Value) -> Read<'_> {
@@ -233,39 +279,36 @@ impl Loaded {
                 }
             };
             if let Some(environment) = self.of(read.namespace, &one.spec.environment) {
-                let key = (FleetKind::Deployment, one.name.clone());
-                environment.objects.insert(key, object.clone());
+                let text = object.to_string().into();
+                environment.keep_object(FleetKind::Deployment, &one.name, text);
                 environment.deployments.push(one);
             }
         }
     }
 
-    fn add_instances(&mut self, instances: &[Value]) {
-        for object in instances {
-            let read = read_of(object);
-            let parsed = checked(FleetKind::Instance, object)
-                .and_then(|()| InstanceSpec::of_object(object))
-                .and_then(|spec| Ok((spec, status::<InstanceStatus>(object)?)));
-            let (spec, status) = match parsed {
-                Ok(parsed) => parsed,
-                Err(reason) => {
-                    self.leave_out(FleetKind::Instance.as_str(), &read, reason);
-                    continue;
-                }
-            };
-            for one in &mut self.environments {
-                if one.namespace != read.namespace {
-                    continue;
-                }
-                let part: PartName = one.environment.spec.part;
-                let of_part = (
-                    spec.parts.get(&part).cloned(),
-                    status.parts.get(&part).cloned(),
-                );
-                one.turns.insert(read.name.to_owned(), of_part);
-                let key = (FleetKind::Instance, read.name.to_owned());
-                one.objects.insert(key, object.clone());
+    fn add_instance(&mut self, object: Value) {
+        let read = read_of(&object);
+        let parsed = checked(FleetKind::Instance, &object)
+            .and_then(|()| InstanceSpec::of_object(&object))
+            .and_then(|spec| Ok((spec, status::<InstanceStatus>(&object)?)));
+        let (spec, status) = match parsed {
+            Ok(parsed) => parsed,
+            Err(reason) => {
+                self.leave_out(FleetKind::Instance.as_str(), &read, reason);
+                return;
             }
+        };
+        let (namespace, name) = (read.namespace.to_owned(), read.name.to_owned());
+        let text = ObjectText::from(object.to_string());
+        let environments = self.environments.iter_mut();
+        for one in environments.filter(|one| one.namespace == namespace) {
+            let part: PartName = one.environment.spec.part;
+            let of_part = (
+                spec.parts.get(&part).cloned(),
+                status.parts.get(&part).cloned(),
+            );
+            one.keep_object(FleetKind::Instance, &name, Arc::clone(&text));
+            one.turns.insert(name.clone(), of_part);
         }
     }
 }

@@ -44,7 +44,7 @@ impl FleetStore {
             Write::Create { name, spec } => {
                 let mut object = deployment_object(&loaded.namespace, name, spec);
                 if let Some(environment) = environment(loaded) {
-                    own(&mut object, environment);
+                    own(&mut object, &environment);
                 }
                 self.send(loaded, FleetKind::Deployment, Request::Create, object)
                     .await
@@ -53,9 +53,8 @@ impl FleetStore {
             Write::End {
                 guest, part: end, ..
             } => {
-                let key = (FleetKind::Instance, guest.clone());
-                let known = loaded.objects.get(&key);
-                let mut status = known.map_or(Value::Null, |object| object["status"].clone());
+                let known = loaded.object(FleetKind::Instance, guest);
+                let mut status = known.map_or(Value::Null, |mut object| object["status"].take());
                 if !status["parts"].is_object() {
                     status["parts"] = json!({});
                 }
@@ -67,7 +66,7 @@ impl FleetStore {
     }
 
     async fn finalizer(&self, loaded: &mut LoadedEnvironment, is_there: bool) -> Outcome {
-        let Some(mut object) = environment(loaded).cloned() else {
+        let Some(mut object) = environment(loaded) else {
             return Outcome::Conflict;
         };
         let known = object["metadata"]["finalizers"].as_array();
@@ -87,9 +86,7 @@ impl FleetStore {
         owner: Option<&Owner>,
     ) -> Outcome {
         let part = loaded.environment.spec.part;
-        let known = loaded.objects.get(&(FleetKind::Instance, guest.to_owned()));
-        if let Some(object) = known {
-            let mut object = object.clone();
+        if let Some(mut object) = loaded.object(FleetKind::Instance, guest) {
             if !object["spec"]["parts"].is_object() {
                 object["spec"]["parts"] = json!({});
             }
@@ -117,10 +114,9 @@ impl FleetStore {
         name: &str,
         status: &Value,
     ) -> Outcome {
-        let Some(object) = loaded.objects.get(&(kind, name.to_owned())) else {
+        let Some(mut object) = loaded.object(kind, name) else {
             return Outcome::Conflict;
         };
-        let mut object = object.clone();
         object["status"] = status.clone();
         self.send(loaded, kind, Request::ReplaceStatus, object)
             .await
@@ -137,12 +133,11 @@ impl FleetStore {
             .as_str()
             .unwrap_or_default()
             .to_owned();
-        let key = (kind, name.clone());
         let before = match request {
             Request::Create => None,
-            Request::Replace | Request::ReplaceStatus => loaded.objects.get(&key),
+            Request::Replace | Request::ReplaceStatus => loaded.object(kind, &name),
         };
-        if let Err(reason) = checked(kind, before, &object) {
+        if let Err(reason) = checked(kind, before.as_ref(), &object) {
             return Outcome::Refused(reason);
         }
         let object: DynamicObject = match serde_json::from_value(typed(kind, object)) {
@@ -156,9 +151,9 @@ impl FleetStore {
             Request::Replace => api.replace(&name, &params, &object).await,
             Request::ReplaceStatus => api.replace_status(&name, &params, &object).await,
         };
-        match written.map(serde_json::to_value) {
-            Ok(Ok(object)) => {
-                loaded.objects.insert(key, object);
+        match written.map(|object| serde_json::to_string(&object)) {
+            Ok(Ok(text)) => {
+                loaded.keep_object(kind, &name, text.into());
                 Outcome::Done
             }
             Ok(Err(error)) => Outcome::Transient(error.to_string()),
@@ -167,9 +162,8 @@ impl FleetStore {
     }
 }
 
-fn environment(loaded: &LoadedEnvironment) -> Option<&Value> {
-    let name = loaded.environment.name.clone();
-    loaded.objects.get(&(FleetKind::Environment, name))
+fn environment(loaded: &LoadedEnvironment) -> Option<Value> {
+    loaded.object(FleetKind::Environment, &loaded.environment.name)
 }
 
 fn checked(kind: FleetKind, before: Option<&Value>, object: &Value) -> Result<(), String> {

@@ -35,6 +35,8 @@ pub(crate) async fn figures(guests: usize) -> Map<String, Value> {
     };
     let took = begun.elapsed();
     assert_eq!(ended["state"], "Complete", "{ended}");
+    // The lock is given back, and an event tells people of the end.
+    tokio::time::sleep(SETTLE).await;
     let of_rollout = writes(&fleet.api) - before;
     tokio::time::sleep(IDLE).await;
     let idle = writes(&fleet.api) - before - of_rollout;
