@@ -35,6 +35,8 @@ use surroundings::{free_memory, namespace_of};
 
 /// Guests that are read concurrently.
 const AT_ONCE: usize = 16;
+/// Reads of guests that are prepared at a time: each takes some kilobytes.
+const COLLECTED: usize = 256;
 /// Longest time for a list.
 const LIST_LIMIT: Duration = Duration::from_secs(10);
 /// Time after its start in which an agent has to connect to its guests' monitors. The agent gives
@@ -194,23 +196,22 @@ impl Looker {
         surroundings: &Surroundings,
         pulse: &Pulse,
     ) -> Looked {
-        // Collected first: a stream of a closure's futures is not `Send` for every lifetime.
-        let guests: Vec<_> = surroundings
-            .vms
-            .iter()
-            .filter(|vm| selects(loaded, vm) || has_left(loaded, vm))
-            .map(|vm| self.guest(loaded, all, vm, surroundings))
-            .collect();
-        let guests: Vec<_> = futures::stream::iter(guests)
-            .buffer_unordered(AT_ONCE)
-            .inspect(|_| pulse.beat())
-            .collect()
-            .await;
+        let vms = surroundings.vms.iter();
+        let vms = vms.filter(|vm| selects(loaded, vm) || has_left(loaded, vm));
+        let vms: Vec<_> = vms.collect();
         let mut looked = Looked::of(loaded);
-        for one in guests {
-            looked.world.guests.insert(one.name.clone(), one.guest);
-            looked.felt.insert(one.name.clone(), one.felt);
-            looked.addresses.insert(one.name, one.address);
+        for some in vms.chunks(COLLECTED) {
+            // Collected first: a stream of a closure's futures is not `Send` for every lifetime.
+            let guests = some.iter();
+            let guests = guests.map(|vm| self.guest(loaded, all, vm, surroundings));
+            let guests: Vec<_> = guests.collect();
+            let mut guests = futures::stream::iter(guests).buffer_unordered(AT_ONCE);
+            while let Some(one) = guests.next().await {
+                pulse.beat();
+                looked.world.guests.insert(one.name.clone(), one.guest);
+                looked.felt.insert(one.name.clone(), one.felt);
+                looked.addresses.insert(one.name, one.address);
+            }
         }
         looked
     }

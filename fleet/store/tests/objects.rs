@@ -94,6 +94,28 @@ async fn only(store: &FleetStore) -> LoadedEnvironment {
     loaded.environments.pop().expect("one environment")
 }
 
+#[tokio::test]
+async fn list_longer_than_a_page_is_read_whole() {
+    const COUNT: usize = 1_201;
+    let (api, store) = filled().await;
+    for number in 0..COUNT {
+        let mut object = json!({
+            "apiVersion": "fleet.bellows.dev/v1alpha1", "kind": "FleetInstance",
+            "metadata": {"name": format!("vm-{number}"), "namespace": "default"},
+            "spec": {"parts": {"monitor": turn(1)}},
+        });
+        object["spec"]["parts"]["monitor"]["token"] = json!(format!("d-{number}"));
+        api.put("fleetinstances", object);
+    }
+    let turns = only(&store).await.turns;
+    assert_eq!(turns.len(), COUNT);
+    let lists = api.count("GET ", |call| call.line.contains("/fleetinstances"));
+    assert_eq!(lists, 3, "pages of 500");
+    let last = format!("vm-{}", COUNT - 1);
+    let turn = turns[&last].0.as_ref().expect("a turn");
+    assert_eq!(turn.token, format!("d-{}", COUNT - 1));
+}
+
 /// Requirement: B30
 #[tokio::test]
 async fn written_objects_are_read_as_they_were() {
