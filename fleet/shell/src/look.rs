@@ -22,7 +22,7 @@ use crate::images::ImageGate;
 use crate::lease::Seen;
 use crate::node::{Node, Unconnected};
 use crate::pulse::Pulse;
-use crate::runners::{Pod, Runner, Runners};
+use crate::runners::{Pod, PodsByOwner, Runner, Runners};
 use crate::watch::Felt;
 
 mod gates;
@@ -135,20 +135,21 @@ impl Looker {
     }
 
     /// Pods of VMs, by their label. On one machine none is asked for.
-    async fn pods(&self) -> Result<Vec<Pod>, String> {
+    async fn pods(&self) -> Result<PodsByOwner, String> {
         if self.runners.pods().is_none() {
-            return Ok(Vec::new());
+            return Ok(PodsByOwner::default());
         }
         self.all_pods().await
     }
 
     /// Pods of VMs, by their label.
-    pub(crate) async fn all_pods(&self) -> Result<Vec<Pod>, String> {
+    pub(crate) async fn all_pods(&self) -> Result<PodsByOwner, String> {
         let pod = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
         let params = ListParams::default().labels(LABEL_VM_NAME);
         let read = |pod| Pod::read(&pod);
         let pods = self.listed_by(&pod, &params, read).await?;
-        pods.map_err(|error| format!("pods: {}", daemon_kit::chain(&error)))
+        let pods = pods.map_err(|error| format!("pods: {}", daemon_kit::chain(&error)))?;
+        Ok(pods.into_iter().collect())
     }
 
     pub(crate) async fn list(&self, resource: &ApiResource) -> Result<Vec<Value>, String> {

@@ -13,7 +13,7 @@ use hyper::Method;
 use protocol::runner::control_socket;
 use protocol::time::WallTime;
 
-pub(crate) use pods::{Pod, Pods, has_other_pod, pod_of};
+pub(crate) use pods::{Pod, Pods, PodsByOwner};
 
 /// The runner of a VM's pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

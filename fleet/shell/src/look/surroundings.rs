@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::guest;
 use crate::node::Node;
-use crate::runners::{Pod, Runner, pod_of};
+use crate::runners::{PodsByOwner, Runner};
 
 /// What the fleet's objects do not have.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(crate) struct Surroundings {
     /// Memory of each node that no VM has, bytes.
     pub(super) free: BTreeMap<String, u64>,
     /// Pods of VMs, in a cluster.
-    pub(super) pods: Vec<Pod>,
+    pub(super) pods: PodsByOwner,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -42,7 +42,7 @@ pub(crate) struct OwnersWord {
 impl Surroundings {
     /// The runner of a VM. Without a pod of that VM it has no address.
     pub(crate) fn runner(&self, vm: &VirtualMachine) -> Runner {
-        let pod = pod_of(vm, &self.pods);
+        let pod = self.pods.of(vm);
         let (at, started) = pod.map_or((None, None), |pod| pod.runner_at(vm));
         Runner {
             namespace: vm.metadata.namespace.clone(),

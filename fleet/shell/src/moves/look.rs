@@ -19,7 +19,7 @@ use super::{Access, program};
 use crate::guest::{gate, runner_state};
 use crate::look::Surroundings;
 use crate::pulse::Pulse;
-use crate::runners::{Pod, Runner, has_other_pod, pod_of};
+use crate::runners::{Pod, PodsByOwner, Runner};
 
 /// Longest time for the lists.
 const LISTS_LIMIT: Duration = Duration::from_secs(10);
@@ -49,7 +49,7 @@ pub(crate) struct KnownGuest {
 /// What is listed once for a look.
 struct Lists {
     surroundings: Surroundings,
-    pods: Vec<Pod>,
+    pods: PodsByOwner,
     migrations: Vec<Value>,
     instances: Instances,
 }
@@ -122,7 +122,7 @@ impl Access {
         lists: &Lists,
         wanted: Option<&Wanted>,
     ) -> Option<KnownGuest> {
-        let pod = pod_of(vm, &lists.pods)?;
+        let pod = lists.pods.of(vm)?;
         let metadata = &vm.metadata;
         let key = (metadata.namespace.clone(), metadata.name.clone());
         let instance_key = (key.0.clone(), instance_name(&key.1));
@@ -137,7 +137,7 @@ impl Access {
             node: vm.status.clone().unwrap_or_default().node,
             named: vm.spec.runner_image.clone(),
             runs: self.runs(vm, pod).await,
-            has_other_pod: has_other_pod(vm, &lists.pods),
+            has_other_pod: lists.pods.has_other(vm),
             end: instance.as_ref().and_then(|one| one.end.clone()),
             turn,
             migration,

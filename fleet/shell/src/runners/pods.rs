@@ -99,28 +99,41 @@ fn image(spec: &Value) -> String {
     image.unwrap_or_default().to_owned()
 }
 
-/// Whether a VM has another pod than that of its status, such as the source of a move.
-pub(crate) fn has_other_pod(vm: &VirtualMachine, pods: &[Pod]) -> bool {
-    let current = vm.status.as_ref().map(|status| status.pod_name.as_str());
-    pods.iter().any(|pod| {
-        pod.namespace == vm.metadata.namespace
-            && pod.owner == vm.metadata.uid
-            && Some(pod.name.as_str()) != current
-            && !pod.is_over
-    })
+/// Pods of VMs by namespace and uid of their owner.
+#[derive(Debug, Default)]
+pub(crate) struct PodsByOwner(BTreeMap<(String, String), Vec<Pod>>);
+
+impl FromIterator<Pod> for PodsByOwner {
+    fn from_iter<I: IntoIterator<Item = Pod>>(pods: I) -> Self {
+        let mut all = Self::default();
+        for pod in pods {
+            let key = (pod.namespace.clone(), pod.owner.clone());
+            all.0.entry(key).or_default().push(pod);
+        }
+        all
+    }
 }
 
-/// The pod of a VM's runner.
-pub(crate) fn pod_of<'a>(vm: &VirtualMachine, pods: &'a [Pod]) -> Option<&'a Pod> {
-    let metadata = &vm.metadata;
-    let status = vm.status.as_ref()?;
-    pods.iter().find(|pod| {
-        pod.namespace == metadata.namespace
-            && pod.vm == metadata.name
-            && !metadata.uid.is_empty()
-            && pod.owner == metadata.uid
-            && pod.name == status.pod_name
-    })
+impl PodsByOwner {
+    fn owned_by(&self, vm: &VirtualMachine) -> impl Iterator<Item = &Pod> {
+        let key = (vm.metadata.namespace.clone(), vm.metadata.uid.clone());
+        let pods = self.0.get(&key).filter(|_| !vm.metadata.uid.is_empty());
+        pods.into_iter().flatten()
+    }
+
+    /// Whether a VM has another pod than that of its status, such as the source of a move.
+    pub(crate) fn has_other(&self, vm: &VirtualMachine) -> bool {
+        let current = vm.status.as_ref().map(|status| status.pod_name.as_str());
+        self.owned_by(vm)
+            .any(|pod| Some(pod.name.as_str()) != current && !pod.is_over)
+    }
+
+    /// The pod of a VM's runner.
+    pub(crate) fn of(&self, vm: &VirtualMachine) -> Option<&Pod> {
+        let status = vm.status.as_ref()?;
+        self.owned_by(vm)
+            .find(|pod| pod.vm == vm.metadata.name && pod.name == status.pod_name)
+    }
 }
 
 impl Pod {

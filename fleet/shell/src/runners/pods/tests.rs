@@ -45,8 +45,8 @@ fn pod() -> Value {
 }
 
 fn found(object: &Value) -> Option<SocketAddr> {
-    let pods: Vec<Pod> = Pod::read(object).into_iter().collect();
-    pod_of(&vm(), &pods).and_then(|pod| pod.runner_at(&vm()).0)
+    let pods: PodsByOwner = Pod::read(object).into_iter().collect();
+    pods.of(&vm()).and_then(|pod| pod.runner_at(&vm()).0)
 }
 
 #[test]
