@@ -12,7 +12,7 @@ use protocol::policy::Series;
 /// Number of slots of a series.
 pub const SLOTS: usize = 1800;
 /// [`SLOTS`] as a difference of slot numbers.
-const SPAN: i64 = 1800;
+pub(crate) const SPAN: i64 = 1800;
 /// Length of a slot, seconds.
 pub const SLOT_SECONDS: f64 = 2.0;
 /// Fewest filled slots of a window with a result.
@@ -296,7 +296,7 @@ fn window_slots(seconds: Seconds) -> Option<i64> {
     clippy::cast_possible_truncation,
     reason = "the bounds leave room for differences"
 )]
-fn slot(at: Seconds) -> i64 {
+pub(crate) fn slot(at: Seconds) -> i64 {
     let bound = (1_i64 << 60) as f64;
     (at / SLOT_SECONDS).floor().clamp(-bound, bound) as i64
 }

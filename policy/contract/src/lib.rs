@@ -17,6 +17,7 @@ pub mod fuzz;
 mod history;
 mod input;
 mod pack;
+mod packed;
 mod recheck;
 mod set_input;
 pub mod sets;
@@ -30,6 +31,7 @@ pub use input::{
     Vm, Votes, WishSeen,
 };
 pub use pack::{MAX_PACK_BYTES, Pack, PackError};
+pub use packed::PackedPast;
 pub use protocol::policy::{Fault, FeedSource, Refusal, Role, Scope, Series};
 use protocol::time::Span;
 pub use recheck::Recheck;
