@@ -106,7 +106,7 @@ mod vectors;
 #[cfg(test)]
 mod vectors_goal;
 #[cfg(test)]
-mod world;
+pub(crate) mod world;
 
 pub use actions::{Action, Actions, RequestId};
 pub use advice::{Advice, Said, Terms};

@@ -21,10 +21,9 @@ use std::collections::BTreeMap;
 
 use protocol::core::Core as _;
 use protocol::journal::{
-    self, Amount, Answered, Block, Bound, LinkEvent, MAX_STEPS, Milli, Outcome, Record, RequestEnd,
-    RequestKind, Sampled, Started, Stated, Step, Tick, VmObject, Wished,
+    self, Amount, Block, LinkEvent, MAX_STEPS, Milli, Outcome, Record, RequestEnd, RequestKind,
+    Sampled, Started, Stated, Step, Tick, VmObject, Wished,
 };
-use protocol::policy::Role;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
@@ -220,8 +219,10 @@ pub struct Recorder {
     last_step: Timestamp,
     object: Option<VmObject>,
     decided: Option<(Timestamp, Decision)>,
-    bound: Option<Bound>,
-    answers: BTreeMap<Role, Answered>,
+    /// Text of the last `B`, without its time. It is smaller than the record.
+    bound: Option<Box<[u8]>>,
+    /// Text of what the last `P` of each role says.
+    answers: [Option<Box<[u8]>>; 2],
 }
 
 impl Recorder {
@@ -238,7 +239,7 @@ impl Recorder {
             object: None,
             decided: None,
             bound: None,
-            answers: BTreeMap::new(),
+            answers: [None, None],
         }
     }
 
@@ -253,7 +254,7 @@ impl Recorder {
         self.block.clear();
         (self.hash, self.steps, self.object, self.decided) = (0, 0, None, None);
         self.bound = None;
-        self.answers.clear();
+        self.answers = [None, None];
     }
 
     /// Records the state before the step at `now`.

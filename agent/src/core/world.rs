@@ -193,6 +193,11 @@ pub(super) fn vm(min: u32, max: u32, using: u32) -> VmInfo {
     }
 }
 
+/// The core of a VM with two units.
+pub(crate) fn core() -> Core {
+    Core::new(config(), vm(1, 8, 2))
+}
+
 pub(super) fn config() -> CoreConfig {
     CoreConfig {
         compute_unit: UNIT,

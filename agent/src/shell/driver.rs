@@ -45,7 +45,7 @@ const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 /// One VM's task.
 pub(super) struct Driver {
     pub(super) ctx: Arc<Context>,
-    pub(super) subject: Subject,
+    pub(super) subject: Arc<Subject>,
     pub(super) core: Core,
     pub(super) health: Health,
     pub(super) api: Api<DynamicObject>,
@@ -79,7 +79,7 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(
         ctx: Arc<Context>,
-        subject: Subject,
+        subject: Arc<Subject>,
         mut feed: watch::Receiver<VmFeed>,
         slot: StateSlot,
         handoff: Option<Handoff>,
@@ -99,10 +99,10 @@ impl Driver {
         let gauge = ctx.metrics.driver(!first.endpoint_id.is_empty());
         let wants_lfc = Arc::new(AtomicBool::new(core.wants_lfc_metrics()));
         let policy = ctx.policies.clone().map(|runtime| {
-            let choice = first.choice.map(|choice| *choice).unwrap_or_default();
+            let choice = first.choice.unwrap_or_default();
             Box::new(VmPolicy::new(
                 runtime,
-                &subject,
+                Arc::clone(&subject),
                 choice,
                 &core,
                 ctx.clock.now(),
@@ -385,7 +385,7 @@ impl Driver {
         let feed = self.feed.borrow_and_update().clone();
         let now = self.journal.begin(self.ctx.clock.now());
         if let (Some(policy), Some(choice)) = (&mut self.policy, feed.choice) {
-            policy.object(*choice, &self.core, now);
+            policy.object(choice, &self.core, now);
             policy.show(&self.ctx, &self.slot);
         }
         if feed.endpoint_id != self.endpoint_id {

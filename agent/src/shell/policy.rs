@@ -41,7 +41,7 @@ use super::config::Policies as Settings;
 use super::journal::JournalHandle;
 use super::metrics::AgentMetrics;
 use crate::core::tallies::Tallies;
-use request::{End, Question, Request, Said};
+use request::{End, Question, Replies, Request, Said};
 pub(super) use runtime::PolicyRuntime;
 use runtime::WorkerLink;
 pub(super) use vm::{PolicyEvent, VmChoice, VmPolicy, create_event, next_event};

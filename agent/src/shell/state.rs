@@ -110,8 +110,9 @@ pub(super) struct VmView {
     pub decisions: VecDeque<DecisionEntry>,
     /// The newest decision. Its votes may differ from those of the last one in `decisions`.
     pub latest: Option<Decision>,
-    /// Policy of the VM and its last answer; `None` without one.
-    pub policy: Option<Value>,
+    /// Policy of the VM and its last answer as JSON, which is smaller than its value; `None`
+    /// without one.
+    pub policy: Option<Box<str>>,
 }
 
 impl VmView {
@@ -174,7 +175,7 @@ impl VmView {
             "decisions": self.decisions,
         });
         if let Some(policy) = &self.policy {
-            dump["policy"] = policy.clone();
+            dump["policy"] = serde_json::from_str(policy).unwrap_or_default();
         }
         dump
     }

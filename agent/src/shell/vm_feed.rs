@@ -17,7 +17,7 @@ pub(super) struct VmFeed {
     /// Value of the annotation [`protocol::fleet::KEY_SCHEDULE`].
     pub schedule: Option<Arc<str>>,
     /// Choice of a policy; `None` where policies are off.
-    pub choice: Option<Box<VmChoice>>,
+    pub choice: Option<Arc<VmChoice>>,
     /// When the watch delivered it.
     pub arrived: Timestamp,
 }

@@ -1,6 +1,8 @@
 //! What the agent reads off a VM object: subject and settings of its task, its choice of a policy,
 //! and its figures.
 
+use std::sync::Arc;
+
 use daemon_kit::clock::Clock;
 use kube::api::DynamicObject;
 use protocol::annotations::{
@@ -100,11 +102,17 @@ pub(super) fn feed_of(
     }
 }
 
-pub(super) fn choice_of(vm: &VirtualMachine) -> Box<VmChoice> {
+pub(super) fn choice_of(vm: &VirtualMachine) -> Arc<VmChoice> {
     let labels = vm.metadata.labels.iter().take(LABELS_MAX);
-    Box::new(VmChoice {
-        annotation: vm.metadata.annotations.get(KEY_POLICY).cloned(),
-        labels: labels.map(|(k, v)| (k.clone(), v.clone())).collect(),
+    Arc::new(VmChoice {
+        annotation: vm
+            .metadata
+            .annotations
+            .get(KEY_POLICY)
+            .map(|name| name.as_str().into()),
+        labels: labels
+            .map(|(k, v)| (k.as_str().into(), v.as_str().into()))
+            .collect(),
     })
 }
 

@@ -34,7 +34,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 
 /// A VM that has a task.
 struct Managed {
-    subject: Subject,
+    subject: Arc<Subject>,
     feed: watch::Sender<VmFeed>,
     cancel: CancellationToken,
     task: JoinHandle<()>,
@@ -162,7 +162,7 @@ impl Vms {
         let is_same = self
             .managed
             .get(&key)
-            .is_some_and(|managed| managed.subject == subject);
+            .is_some_and(|managed| *managed.subject == subject);
         let default = self.default_in(&key.namespace);
         match parsed.and_then(|vm| with_info(vm, &default)) {
             Err(error) => {
@@ -228,6 +228,7 @@ impl Vms {
     }
 
     fn start(&mut self, key: NamespacedName, subject: Subject, feed: VmFeed) {
+        let subject = Arc::new(subject);
         let (feed, receiver) = watch::channel(feed);
         let cancel = CancellationToken::new();
         let span = tracing::info_span!("vm", vm = %key, pod = %subject.pod);
@@ -237,7 +238,7 @@ impl Vms {
             slot: self.state.slot(&subject.pod),
             cancel: cancel.clone(),
         };
-        let (ctx, vm, stop) = (Arc::clone(&self.ctx), subject.clone(), cancel.clone());
+        let (ctx, vm, stop) = (Arc::clone(&self.ctx), Arc::clone(&subject), cancel.clone());
         let slot = supervisor.slot.clone();
         let handoff = self
             .handoffs
@@ -245,7 +246,7 @@ impl Vms {
             .filter(|(uid, _)| *uid == subject.uid)
             .map(|(_, handoff)| handoff);
         let make = move || {
-            let (ctx, vm, slot) = (Arc::clone(&ctx), vm.clone(), slot.clone());
+            let (ctx, vm, slot) = (Arc::clone(&ctx), Arc::clone(&vm), slot.clone());
             Box::new(Driver::new(ctx, vm, receiver.clone(), slot, handoff)).run(stop.clone())
         };
         let task = tokio::spawn(supervisor.run(make).instrument(span));

@@ -3,31 +3,36 @@
 use protocol::journal::{Answered, AnsweredAgain, Bound, MAX_STEPS, Record, Step};
 use protocol::policy::Role;
 use protocol::time::Timestamp;
+use serde::Serialize;
 
 use super::Recorder;
+
+/// Keeps the newest text. Returns whether it is another one.
+fn replace(last: &mut Option<Box<[u8]>>, text: Vec<u8>) -> bool {
+    let is_other = last.as_deref() != Some(&*text);
+    if is_other {
+        *last = Some(text.into());
+    }
+    is_other
+}
+
+fn text_of(record: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(record).expect("records are JSON")
+}
 
 impl Recorder {
     /// Records the policies of the VM unless the journal holds the same. Time and number of the VM
     /// are set here.
     pub fn bound(&mut self, now: Timestamp, bound: &Bound, out: &mut Vec<Record>) {
-        let is_same = self.bound.as_ref().is_some_and(|last| {
-            let timeless = |bound: &Bound| Bound {
-                t: 0,
-                vm: 0,
-                ..bound.clone()
-            };
-            timeless(last) == timeless(bound)
-        });
-        if is_same {
-            return;
-        }
-        let record = Bound {
-            t: now.0,
+        let mut record = Bound {
+            t: 0,
             vm: self.vm,
             ..bound.clone()
         };
-        self.bound = Some(record.clone());
-        out.push(Record::Bound(Box::new(record)));
+        if replace(&mut self.bound, text_of(&record)) {
+            record.t = now.0;
+            out.push(Record::Bound(Box::new(record)));
+        }
     }
 
     /// Records values of the feeds that the last `B` names.
@@ -52,8 +57,8 @@ impl Recorder {
             vm: self.vm,
             ..answered
         };
-        let last = self.answers.get(&record.role);
-        if last.is_some_and(|last| last.says_as(&record)) {
+        let last = &mut self.answers[record.role as usize];
+        if !replace(last, text_of(&record.said())) {
             let again = AnsweredAgain {
                 took: record.took,
                 starved: record.s.0.unsigned_abs(),
@@ -66,7 +71,6 @@ impl Recorder {
             self.beside(record.t, step, out);
             return;
         }
-        self.answers.insert(record.role, record.clone());
         out.push(Record::Answered(Box::new(record)));
     }
 }

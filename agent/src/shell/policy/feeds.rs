@@ -35,7 +35,7 @@ pub(super) fn sources_of(reader: Option<&FeedReader>) -> &[FeedSource] {
 }
 
 /// The next values of the feeds, in the order of their sources. Without a reader they never come.
-pub(super) async fn next_values(reader: &mut Option<FeedReader>) -> Vec<Option<f64>> {
+pub(super) async fn next_values(reader: &mut Option<Box<FeedReader>>) -> Vec<Option<f64>> {
     let Some(reader) = reader else {
         return std::future::pending().await;
     };

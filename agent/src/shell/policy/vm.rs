@@ -6,6 +6,7 @@
 
 mod active;
 mod asked;
+mod choice;
 mod fallback;
 mod fed;
 mod pace;
@@ -22,31 +23,20 @@ use policy_contract::Want;
 use protocol::journal::Cut;
 use protocol::policy::Role;
 use protocol::time::{Span, Timestamp};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use self::active::{Active, Open};
 use self::asked::AskedVersions;
+pub(in crate::shell) use self::choice::VmChoice;
 pub(in crate::shell) use self::fallback::create as create_event;
-use self::tallied::TalliedVm;
 use super::feeds::{FeedReader, next_values, sources_of};
 use super::known::{Choice, Known, Versions};
-use super::{End, PolicyRuntime, Question, Request, Said};
+use super::{End, PolicyRuntime, Question, Replies, Request, Said};
 use crate::core::advice::{self, Advice, Terms};
 use crate::core::questions::{Surroundings, answered, is_news, refused_units, samples, seconds};
 use crate::core::{Core, Event};
 use crate::shell::context::{Context, Subject};
 use crate::shell::journal::JournalWriter;
-
-/// Answers that wait. Each version has one open question at a time.
-const SAID_BOUND: usize = 4;
-
-/// What a VM object says about its policy.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::shell) struct VmChoice {
-    pub annotation: Option<String>,
-    /// The first 32 labels.
-    pub labels: BTreeMap<String, String>,
-}
 
 /// Something that the driver must take.
 pub(in crate::shell) enum PolicyEvent {
@@ -64,18 +54,14 @@ pub(in crate::shell) struct SaidNow(Said);
 /// Policy of one VM.
 pub(in crate::shell) struct VmPolicy {
     runtime: PolicyRuntime,
-    namespace: String,
-    /// UID of the VM object.
-    uid: String,
-    pod_ip: String,
+    subject: Arc<Subject>,
     /// Number of the VM in the worker.
     vm: u32,
-    tallied: TalliedVm,
-    choice: VmChoice,
+    choice: Arc<VmChoice>,
     known: watch::Receiver<Known>,
     asked: AskedVersions,
     /// Present while a version has feeds.
-    feeds: Option<FeedReader>,
+    feeds: Option<Box<FeedReader>>,
     /// Period of the feeds in the last record.
     feed_every: Span,
     /// The version that decides is a candidate in canary.
@@ -90,8 +76,8 @@ pub(in crate::shell) struct VmPolicy {
     terms: Option<Terms>,
     was_bound: bool,
     samples: BTreeMap<String, f64>,
-    said: mpsc::Receiver<Said>,
-    said_tx: mpsc::Sender<Said>,
+    /// Present from the first question on.
+    said: Option<Replies>,
 }
 
 /// The next event of a VM's policy. Without one it never comes.
@@ -104,33 +90,33 @@ pub(in crate::shell) async fn next_event(
     };
     let due_at = policy.asked.all().filter_map(Active::due_at).min();
     tokio::select! {
-        Some(said) = policy.said.recv() => PolicyEvent::Said(SaidNow(said)),
+        said = next_said(policy.said.as_ref()) => PolicyEvent::Said(SaidNow(said)),
         Ok(()) = policy.known.changed() => PolicyEvent::Changed,
         values = next_values(&mut policy.feeds) => PolicyEvent::Fed(values),
         () = sleep_until(clock, due_at) => PolicyEvent::Due,
     }
 }
 
+async fn next_said(said: Option<&Replies>) -> Said {
+    match said {
+        Some(said) => said.next().await,
+        None => std::future::pending().await,
+    }
+}
+
 impl VmPolicy {
     pub(in crate::shell) fn new(
         runtime: PolicyRuntime,
-        subject: &Subject,
-        choice: VmChoice,
+        subject: Arc<Subject>,
+        choice: Arc<VmChoice>,
         core: &Core,
         now: Timestamp,
     ) -> Self {
-        let (said_tx, said) = mpsc::channel(SAID_BOUND);
         let number = runtime.0.next_vm.fetch_add(1, Ordering::Relaxed);
         runtime.nodes().insert(number, None);
         let mut policy = Self {
-            namespace: subject.vm.namespace.clone(),
-            uid: subject.uid.clone(),
-            pod_ip: subject.pod_ip.clone(),
+            subject,
             vm: number,
-            tallied: TalliedVm {
-                number,
-                name: format!("{}/{}", subject.vm.namespace, subject.vm.name),
-            },
             choice,
             known: runtime.0.known.subscribe(),
             asked: AskedVersions::default(),
@@ -143,8 +129,7 @@ impl VmPolicy {
             terms: None,
             was_bound: false,
             samples: BTreeMap::new(),
-            said,
-            said_tx,
+            said: None,
             runtime,
         };
         policy.choose(core, now);
@@ -152,9 +137,9 @@ impl VmPolicy {
     }
 
     /// Takes the VM object's choice.
-    pub(in crate::shell) fn object(&mut self, choice: VmChoice, core: &Core, now: Timestamp) {
-        if choice != self.choice {
-            self.choice = choice;
+    pub(in crate::shell) fn object(&mut self, choice: Arc<VmChoice>, core: &Core, now: Timestamp) {
+        let before = std::mem::replace(&mut self.choice, choice);
+        if before != self.choice {
             self.choose(core, now);
         }
     }
@@ -163,10 +148,10 @@ impl VmPolicy {
     pub(in crate::shell) fn choose(&mut self, core: &Core, now: Timestamp) {
         let default = self.runtime.0.settings.default.as_deref();
         let annotation = self.choice.annotation.as_deref();
-        let choice = self
-            .known
-            .borrow_and_update()
-            .choose(&self.namespace, annotation, default);
+        let choice =
+            self.known
+                .borrow_and_update()
+                .choose(&self.subject.vm.namespace, annotation, default);
         let unknown = match &choice {
             Choice::Unknown(name, _) => Some(name.clone()),
             Choice::Builtin | Choice::Policy(_) => None,
@@ -184,8 +169,8 @@ impl VmPolicy {
             }
         };
         let there = (&self.runtime, self.vm);
-        self.is_canary = versions.is_canary(&self.uid);
-        let roles = versions.roles(&self.uid);
+        self.is_canary = versions.is_canary(&self.subject.uid);
+        let roles = versions.roles(&self.subject.uid);
         self.asked.assign(roles, core, now, there);
         self.runtime.tallies().left(now, self.vm);
         let live = self.asked.get(Role::Live);
@@ -203,7 +188,7 @@ impl VmPolicy {
     /// Takes an event before the core handles it.
     pub(in crate::shell) fn event(&mut self, now: Timestamp, event: &Event, core: &Core) {
         if let Some(live) = self.asked.get(Role::Live) {
-            self.tallied.event(&self.runtime, live, event);
+            tallied::event((&self.runtime, self.vm), live, event);
         }
         let refused = refused_units(event, core);
         if let Some(units) = refused {
@@ -235,10 +220,10 @@ impl VmPolicy {
         let had_policy = std::mem::replace(&mut self.was_bound, !self.asked.is_empty());
         if had_policy || self.was_bound {
             self.feed_every = self.follow_feeds(ctx);
-            let sources = sources_of(self.feeds.as_ref());
+            let sources = sources_of(self.feeds.as_deref());
             let bound = self
                 .asked
-                .bound(&self.choice.labels, (self.feed_every, sources));
+                .bound(self.choice.labels(), (self.feed_every, sources));
             journal.bound(now, &bound);
         }
         let there = (&self.runtime, self.vm);
@@ -278,9 +263,10 @@ impl VmPolicy {
             return;
         }
         let (vms, starved) = runtime.node_load(self.vm, now);
+        let labels = self.choice.labels();
         let around = Surroundings {
             spec: &active.policy.spec,
-            labels: &self.choice.labels,
+            labels: &labels,
             wall,
             feed_every,
             vms,
@@ -299,6 +285,7 @@ impl VmPolicy {
             vms,
             builtin: input.builtin.cu,
         };
+        let reply = self.said.get_or_insert_default();
         let is_sent = runtime.link(role).send(Request::Ask(Box::new(Question {
             generation: active.generation(),
             n,
@@ -308,7 +295,7 @@ impl VmPolicy {
             input: Box::new(input),
             checksum: open.checksum,
             first: None,
-            reply: self.said_tx.clone(),
+            reply: reply.clone(),
         })));
         if is_sent {
             active.pace.asks(now);
@@ -360,7 +347,7 @@ impl VmPolicy {
                 // There is no record of a question that was not asked.
                 active.is_set_aside = true;
                 let record = active.fault_record(fault, &open, now);
-                active.shows(record, now);
+                active.shows(&record, now);
                 return terms.map(|terms| advice::advice(&terms, Err(fault)));
             }
             End::Fault(fault, text) => {
@@ -370,12 +357,12 @@ impl VmPolicy {
                 (record, advice)
             }
         };
-        self.tallied.ended(&self.runtime, active, &record, core);
+        tallied::ended(there, &self.subject.vm, active, &record, core);
         let (name, took) = (&active.policy.name, now.since(open.at));
         let metrics = &self.runtime.0.metrics;
         metrics.ended(name, active.role, record.fault, took);
-        journal.answered(record.clone());
-        active.shows(record, now);
+        active.shows(&record, now);
+        journal.answered(record);
         advice
     }
 }
@@ -400,3 +387,6 @@ impl Drop for VmPolicy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

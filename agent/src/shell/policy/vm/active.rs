@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use policy_contract::History;
+use policy_contract::PackedPast;
 use protocol::journal::{Answered, BoundVersion, Milli, Terms};
 use protocol::policy::{Fault, Role};
 use protocol::time::Timestamp;
@@ -23,7 +23,7 @@ pub(super) struct Active {
     pub role: Role,
     pub memory: Memory,
     /// What the worker has, for the next worker.
-    past: History,
+    past: PackedPast,
     /// Worker that has the past; 0 = none.
     generation: u64,
     /// Time of the first step with this version.
@@ -34,8 +34,17 @@ pub(super) struct Active {
     pub is_set_aside: bool,
     /// Faults about this VM since the last answer.
     pub faults_in_a_row: u32,
-    /// Answer as last shown, and since when it is the same.
-    pub last: Option<(Answered, Timestamp)>,
+    pub last: Option<LastAnswer>,
+}
+
+/// The last answer, for people.
+pub(super) struct LastAnswer {
+    /// What it says, as JSON, which is smaller than the record.
+    said: Box<str>,
+    pub fault: Option<Fault>,
+    pub at: Timestamp,
+    /// Since when the answer is the same.
+    pub since: Timestamp,
 }
 
 /// The open question.
@@ -48,10 +57,16 @@ pub(super) struct Open {
     pub builtin: u32,
 }
 
+impl LastAnswer {
+    pub(super) fn said(&self) -> Answered {
+        serde_json::from_str(&self.said).expect("it was written as a record")
+    }
+}
+
 impl Active {
     pub(super) fn new(role: Role, policy: Arc<Policy>, core: &Core, now: Timestamp) -> Self {
         Self {
-            past: History::new(&policy.spec.all_series()),
+            past: PackedPast::new(&policy.spec.all_series()),
             policy,
             role,
             memory: Memory::new(now, core),
@@ -186,6 +201,12 @@ impl Active {
         self.open.is_none() && !self.is_set_aside
     }
 
+    /// Memory of the past's samples.
+    #[cfg(test)]
+    pub(super) fn past_bytes(&self) -> usize {
+        self.past.held_bytes()
+    }
+
     /// Worker that has the past.
     pub(super) fn generation(&self) -> u64 {
         self.generation
@@ -245,12 +266,18 @@ impl Active {
     }
 
     /// Keeps an answer for people.
-    pub(super) fn shows(&mut self, record: Answered, now: Timestamp) {
+    pub(super) fn shows(&mut self, record: &Answered, now: Timestamp) {
+        let said = serde_json::to_string(&record.said()).expect("a record is JSON");
         let since = match self.last.take() {
-            Some((last, since)) if last.says_as(&record) => since,
+            Some(last) if *last.said == *said => last.since,
             _ => now,
         };
-        self.last = Some((record, since));
+        self.last = Some(LastAnswer {
+            said: said.into(),
+            fault: record.fault,
+            at: Timestamp(record.t),
+            since,
+        });
     }
 
     /// Takes a fault. The third one in a row ends the questions to this version on the node.
@@ -265,7 +292,7 @@ impl Active {
         let is_repeated = self
             .last
             .as_ref()
-            .is_some_and(|(last, _)| last.fault == Some(fault));
+            .is_some_and(|last| last.fault == Some(fault));
         let (policy, fault) = (&self.policy.name, fault.word());
         if self.is_set_aside {
             let digest = digest.short();

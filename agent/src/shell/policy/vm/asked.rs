@@ -19,7 +19,8 @@ const WALL_EVERY: Span = Span::from_secs(600);
 
 #[derive(Default)]
 pub(super) struct AskedVersions {
-    by_role: BTreeMap<Role, Active>,
+    /// In boxes, because a map has room for eleven.
+    by_role: BTreeMap<Role, Box<Active>>,
     /// Calendar time of the clock's zero, microseconds since 1970.
     wall: u64,
     wall_at: Option<Timestamp>,
@@ -40,10 +41,10 @@ impl AskedVersions {
             let generation = link.generation();
             link.send(Request::Forget { generation, vm });
         }
-        let mut before: Vec<Active> = before.into_values().collect();
+        let mut before: Vec<Box<Active>> = before.into_values().collect();
         for (role, policy) in wanted {
-            let is_it = |active: &Active| active.policy.digest == policy.digest;
-            let place = before.iter().position(is_it);
+            let mut digests = before.iter().map(|active| active.policy.digest);
+            let place = digests.position(|digest| digest == policy.digest);
             let known = place.map(|place| before.swap_remove(place));
             if known.as_ref().is_none_or(|active| active.role != role) {
                 runtime.link(role).send(Request::Wanted);
@@ -52,7 +53,7 @@ impl AskedVersions {
                 Some(active) => active.into_role(role, policy),
                 None => Active::new(role, policy, core, now),
             };
-            self.by_role.insert(role, active);
+            self.by_role.insert(role, Box::new(active));
         }
     }
 
@@ -61,20 +62,20 @@ impl AskedVersions {
     }
 
     pub(super) fn get(&self, role: Role) -> Option<&Active> {
-        self.by_role.get(&role)
+        self.by_role.get(&role).map(Box::as_ref)
     }
 
     pub(super) fn get_mut(&mut self, role: Role) -> Option<&mut Active> {
-        self.by_role.get_mut(&role)
+        self.by_role.get_mut(&role).map(Box::as_mut)
     }
 
     /// All versions; the one that decides is first.
     pub(super) fn all(&self) -> impl Iterator<Item = &Active> {
-        self.by_role.values()
+        self.by_role.values().map(Box::as_ref)
     }
 
     pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Active> {
-        self.by_role.values_mut()
+        self.by_role.values_mut().map(Box::as_mut)
     }
 
     /// The version with this open question, which is closed.
@@ -107,7 +108,7 @@ impl AskedVersions {
     /// Record of the versions. `every` is the period of the feeds.
     pub(super) fn bound(
         &self,
-        labels: &BTreeMap<String, String>,
+        labels: BTreeMap<String, String>,
         (every, sources): (Span, &[FeedSource]),
     ) -> Bound {
         let Some(first) = self.all().next() else {
@@ -117,7 +118,7 @@ impl AskedVersions {
         Bound {
             every: every.0,
             feeds: sources.to_vec(),
-            labels: labels.clone(),
+            labels,
             limits: BoundLimits {
                 fallback_after_seconds: limits.fallback_after_seconds,
                 max_units: limits.max_units,

@@ -44,7 +44,7 @@ impl VmPolicy {
         subject: &Subject,
     ) -> Option<Warning> {
         let active = self.asked.get(Role::Live)?;
-        let last = active.last.as_ref().and_then(|(last, _)| last.fault);
+        let last = active.last.as_ref().and_then(|last| last.fault);
         let cause = last.map_or("no answer", |fault| fault.word());
         let message = format!(
             "The built-in goal decides: policy {} ({}) gave no valid answer for too long ({cause})",

@@ -13,10 +13,15 @@ impl VmPolicy {
     pub(super) fn follow_feeds(&mut self, ctx: &Context) -> Span {
         let sources = self.asked.sources(&self.runtime.0.settings.feed_ports);
         let metrics = &ctx.config.metrics.system;
-        if sources_of(self.feeds.as_ref()) != sources {
+        if sources_of(self.feeds.as_deref()) != sources {
             self.feeds = (!sources.is_empty()).then(|| {
                 let failures = ctx.metrics.scrape_failures.clone();
-                FeedReader::start(sources, &self.pod_ip, metrics, failures)
+                Box::new(FeedReader::start(
+                    sources,
+                    &self.subject.pod_ip,
+                    metrics,
+                    failures,
+                ))
             });
         }
         metrics.between_requests.span()
@@ -30,7 +35,7 @@ impl VmPolicy {
         ctx: &Context,
         journal: &mut JournalWriter,
     ) {
-        let sources = sources_of(self.feeds.as_ref());
+        let sources = sources_of(self.feeds.as_deref());
         let now = journal.between_steps(ctx.clock.now());
         for active in self.asked.all_mut() {
             let own = feeds::values_of(&active.policy.spec, sources, &values);

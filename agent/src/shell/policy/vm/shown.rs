@@ -1,7 +1,6 @@
 //! A VM's policy in the state that the agent serves: the version that decides, with the one in its
 //! shadow as the member `shadow`; or the shadow alone.
 
-use protocol::time::Timestamp;
 use serde_json::{Value, json};
 
 use super::VmPolicy;
@@ -12,7 +11,7 @@ use crate::shell::state::{StateSlot, text_of};
 impl VmPolicy {
     /// Shows choice and last answer in the VM's state.
     pub(in crate::shell) fn show(&self, ctx: &Context, slot: &StateSlot) {
-        let shown = self.shown(ctx);
+        let shown = self.shown(ctx).map(|shown| shown.to_string().into());
         slot.lock().policy = shown;
     }
 
@@ -40,9 +39,10 @@ impl Active {
             "role": self.role,
             "setAside": self.is_set_aside,
         });
-        let Some((last, since)) = &self.last else {
+        let Some(answer) = &self.last else {
             return shown;
         };
+        let last = answer.said();
         let votes: serde_json::Map<String, Value> = last
             .votes
             .iter()
@@ -55,8 +55,8 @@ impl Active {
             "reason": last.r,
             "votes": votes,
             "note": last.note,
-            "at": text_of(&ctx.clock, Timestamp(last.t)),
-            "since": text_of(&ctx.clock, *since),
+            "at": text_of(&ctx.clock, answer.at),
+            "since": text_of(&ctx.clock, answer.since),
         });
         shown
     }

@@ -87,6 +87,5 @@ impl Worker {
 
 /// Tells the driver the end of its question.
 pub(super) fn end(question: &Question, end: End) {
-    // A driver that is gone needs no answer.
-    let _ = question.reply.try_send(Said { n: question.n, end });
+    question.reply.send(Said { n: question.n, end });
 }

@@ -53,14 +53,13 @@ mod tests {
     use policy_contract::{Answer, Fault, Input, Spec};
     use protocol::policy::Limits;
     use serde_json::json;
-    use tokio::sync::mpsc;
 
     use super::*;
     use crate::shell::policy::known::Policy;
+    use crate::shell::policy::request::Replies;
 
     fn question(checksum: u32) -> Box<Question> {
         let spec = Spec::of_source("return 1");
-        let (reply, _) = mpsc::channel(1);
         Box::new(Question {
             generation: 1,
             n: 1,
@@ -70,7 +69,7 @@ mod tests {
             input: Box::new(Input::sample()),
             checksum,
             first: None,
-            reply,
+            reply: Replies::default(),
         })
     }
 

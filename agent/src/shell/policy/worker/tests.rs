@@ -2,14 +2,14 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
 use daemon_kit::clock::Clock;
-use policy_contract::{History, Input, Spec};
+use policy_contract::{Input, PackedPast, Spec};
 use prometheus_client::registry::Registry;
 use protocol::policy::Limits;
 
 use super::*;
 use crate::shell::config::Policies as Settings;
-use crate::shell::policy::Said;
 use crate::shell::policy::known::Policy;
+use crate::shell::policy::request::Replies;
 
 /// Time within which a state must come. Other work may hold up the machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -19,7 +19,7 @@ fn policy(name: &str) -> Arc<Policy> {
     Arc::new(Policy::of(name, spec, Limits::default()))
 }
 
-fn question(policy: &Arc<Policy>, n: u64, reply: &mpsc::Sender<Said>) -> Question {
+fn question(policy: &Arc<Policy>, n: u64, reply: &Replies) -> Question {
     Question {
         generation: 1,
         n,
@@ -43,7 +43,7 @@ fn said(n: u64) -> FromWorker {
 
 #[test]
 fn clock_runs_from_the_question_or_the_answer_before() {
-    let (reply, _said) = mpsc::channel(4);
+    let reply = Replies::default();
     let (policy, start) = (policy("a"), Instant::now());
     let at = |ms| start + Duration::from_millis(ms);
     let mut queue = Queue::default();
@@ -92,7 +92,7 @@ fn number_of_a_policy_is_used_again_after_64() {
 
 #[test]
 fn series_have_the_time_of_a_load() {
-    let (reply, _said) = mpsc::channel(4);
+    let reply = Replies::default();
     let (policy, start) = (policy("a"), Instant::now());
     let at = |ms| start + Duration::from_millis(ms);
     let mut queue = Queue::default();
@@ -107,7 +107,7 @@ fn series_have_the_time_of_a_load() {
 
 #[test]
 fn past_is_held_while_a_question_may_be_asked_again() {
-    let (reply, _said) = mpsc::channel(4);
+    let reply = Replies::default();
     let (policy, now) = (policy("a"), Instant::now());
     let mut queue = Queue::default();
     for (checksum, is_held) in [(2, false), (256, true), (65, true)] {
@@ -163,7 +163,7 @@ async fn generation_after(runtime: &PolicyRuntime, last: u64) -> u64 {
 }
 
 async fn ask(runtime: &PolicyRuntime, policy: &Arc<Policy>, (n, generation): (u64, u64)) -> End {
-    let (reply, mut ends) = mpsc::channel(4);
+    let reply = Replies::default();
     let question = Question {
         generation,
         ..question(policy, n, &reply)
@@ -173,8 +173,8 @@ async fn ask(runtime: &PolicyRuntime, policy: &Arc<Policy>, (n, generation): (u6
             .link(Role::Shadow)
             .send(Request::Ask(Box::new(question)))
     );
-    let said = tokio::time::timeout(PATIENCE, ends.recv()).await;
-    let said = said.expect("an end").expect("an end");
+    let said = tokio::time::timeout(PATIENCE, reply.next()).await;
+    let said = said.expect("an end");
     assert_eq!(said.n, n);
     said.end
 }
@@ -262,7 +262,7 @@ async fn v04_question_of_each_check_is_asked_again_and_pasts_are_filled() {
     assert!(runtime.link(Role::Shadow).send(Request::Wanted));
     let generation = generation_after(&runtime, 0).await;
     let policy = policy("counter");
-    let mut past = History::new(&policy.spec.all_series());
+    let mut past = PackedPast::new(&policy.spec.all_series());
     for series in ["load1", "used"] {
         past.record(series, 1.0, 0.5);
     }
@@ -278,7 +278,7 @@ async fn v04_question_of_each_check_is_asked_again_and_pasts_are_filled() {
         (65, Some(Fault::NotFixpoint)),
     ];
     for (n, (checksum, fault)) in (1..).zip(checks) {
-        let (reply, mut ends) = mpsc::channel(4);
+        let reply = Replies::default();
         let question = Question {
             generation,
             checksum,
@@ -289,8 +289,8 @@ async fn v04_question_of_each_check_is_asked_again_and_pasts_are_filled() {
                 .link(Role::Shadow)
                 .send(Request::Ask(Box::new(question)))
         );
-        let said = tokio::time::timeout(PATIENCE, ends.recv()).await;
-        match (said.expect("an end").expect("an end").end, fault) {
+        let said = tokio::time::timeout(PATIENCE, reply.next()).await;
+        match (said.expect("an end").end, fault) {
             (End::Answer(answer), None) => assert_eq!(answer.votes[0].value.0, 2000),
             // A busy machine makes answers late.
             (End::Fault(of, _), fault) => assert!(of == Fault::Late || Some(of) == fault, "{of:?}"),
