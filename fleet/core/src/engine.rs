@@ -25,18 +25,15 @@ use std::collections::BTreeMap;
 
 use protocol::core::Core;
 use protocol::fleet::{DeploymentStatus, Health};
-use protocol::time::{Span, Timestamp};
+use protocol::time::Timestamp;
 
 use crate::steady::Steady;
 use crate::world::{Deployment, World};
 pub use action::{Action, Call, Event, Now, Outcome, Write};
-use agenda::{Agenda, Guests};
+use agenda::{Agenda, Guests, LOOK_EVERY};
 pub use stage::watched;
 pub(crate) use turn::MARGIN_SECONDS;
 use turn::Memory;
-
-/// Between two looks while a deployment runs.
-const LOOK_EVERY: Span = Span::from_secs(1);
 
 /// Decides about one environment.
 #[derive(Debug, Clone)]

@@ -131,7 +131,10 @@ const ARROWS: [(&str, &[&str]); 44] = [
     ),
     // A core of its own: the fleet's shell, the simulator and updaters use it.
     ("fleet-core", &["protocol", "test-records"]),
-    ("fleet-store", &["fleet-core", "protocol", "test-api"]),
+    (
+        "fleet-store",
+        &["api-client", "fleet-core", "protocol", "test-api"],
+    ),
     // The one crate that links the library of release signatures.
     (
         "fleet-release",

@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use protocol::fleet::{DeploymentStatus, EnvironmentStatus, TurnResult};
 use protocol::time::{Span, Timestamp};
 
-use super::LOOK_EVERY;
 use super::action::{Call, Now, Write};
 use super::turn::{self, Decision, Ending, Memory};
 use crate::world::{Guest, World};
 
+/// Between two looks while a deployment runs.
+pub(super) const LOOK_EVERY: Span = Span::from_secs(1);
 /// Guests up to which each change is followed by a pass.
 const FEW_GUESTS: usize = 20;
 /// Pause after a pass over more guests, for each of them, microseconds.
