@@ -24,7 +24,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fleet_core::permit::Gate;
-use fleet_core::{World, Write};
+use fleet_core::{Deployment, World, Write};
 use protocol::fleet::{DeploymentKind, DeploymentState, TurnResult};
 
 use super::guest::{PlayedGuest, Release};
@@ -230,12 +230,15 @@ impl Checks {
         if let Some(name) = Self::in_flight(store).first() {
             return Err(format!("F17: {name} has an open turn"));
         }
-        if let Some(lock) = &store.environment.status.lock {
-            return Err(format!("F17: {} has the lock", lock.deployment));
+        let open = |one: &&Deployment| !one.status.state.is_terminal() && !store.never_ends(one);
+        if let Some(one) = store.deployments.iter().find(open) {
+            return Err(format!("F12: {} is {:?}", one.name, one.status));
         }
-        for one in &store.deployments {
-            if !one.status.state.is_terminal() {
-                return Err(format!("F12: {} is {:?}", one.name, one.status));
+        if let Some(lock) = &store.environment.status.lock {
+            let mut deployments = store.deployments.iter();
+            let holder = deployments.find(|one| one.name == lock.deployment);
+            if !holder.is_some_and(|holder| store.never_ends(holder)) {
+                return Err(format!("F17: {} has the lock", lock.deployment));
             }
         }
         one_version_runs(store, guests)?;

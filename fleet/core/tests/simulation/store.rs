@@ -240,6 +240,20 @@ impl Store {
             || self.sabotage == Some(FleetSabotage::RefusedRecords)
     }
 
+    /// Whether a deployment says that it waits for what never comes: the guest whose record is
+    /// refused, or a window after the last evening.
+    pub(super) fn never_ends(&self, deployment: &Deployment) -> bool {
+        let by = deployment.status.blocked_by.as_ref();
+        by.is_some_and(|by| match by.gate.as_str() {
+            "pause" => {
+                let mut poison = self.poison.iter();
+                poison.any(|name| by.detail.starts_with(&format!("{name}:")))
+            }
+            "window" => self.shape == Shape::Windows,
+            _ => false,
+        })
+    }
+
     /// The environment goes with its deployments, and a person makes it again.
     pub(super) fn recreate(&mut self) {
         self.environment.is_deleted = false;
