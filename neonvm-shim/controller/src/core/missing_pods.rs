@@ -46,6 +46,14 @@ impl MissingPods {
         self.pods.remove(name);
     }
 
+    /// Removes all but one pod, and returns their names.
+    pub(super) fn take_others(&mut self, name: &str) -> Vec<String> {
+        let is_other = |other: &&String| other.as_str() != name;
+        let others: Vec<String> = self.pods.keys().filter(is_other).cloned().collect();
+        self.pods.retain(|other, _| other == name);
+        others
+    }
+
     /// Whether the pod must be read.
     pub(super) fn has(&self, name: &str) -> bool {
         self.pods.contains_key(name)

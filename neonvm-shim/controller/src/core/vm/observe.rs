@@ -80,6 +80,10 @@ impl VmCore {
         let uses_the_suffix = status.is_some_and(|status| status.pod_name.ends_with(&self.suffix));
         let pod = status.map_or("", |status| status.pod_name.as_str());
         self.ordering.retain(|(of, _)| of == pod);
+        // Of a pod that was the VM's and is not any more nobody reads what became of it.
+        for name in self.missing_pods.take_others(pod) {
+            self.pods.remove(&name);
+        }
         self.vm = Some(vm);
         if uses_the_suffix {
             // However that was learnt: no later pod gets the name of this one.

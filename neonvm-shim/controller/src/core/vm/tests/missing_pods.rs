@@ -10,6 +10,7 @@ use super::world::World;
 use crate::core::backoff::READ_AGAIN;
 use crate::core::refusal::Refusal;
 use crate::core::testing::sample_vm;
+use crate::core::vm::Event;
 use crate::core::{Action, Kind};
 
 fn label(world: &World, pod: &str) -> Option<String> {
@@ -113,4 +114,36 @@ fn deleted_vm_waits_for_pod_that_watch_does_not_show() {
     world.remove_pod(&pod);
     world.live();
     assert!(world.vm.is_none());
+}
+
+/// The watch was behind: it showed the pod once more, and then its end, while the status without it
+/// was being written.
+#[test]
+fn pod_that_was_missed_as_the_vm_got_another_does_not_delay_the_deletion() {
+    let (mut world, first) = running(&sample_vm());
+    world.end(&first, "Failed", 1);
+    let mut late = None;
+    let written = loop {
+        let action = world.core.poll_action(world.at).expect("the pod goes");
+        let result = world.carry_out(&action);
+        if action.kind() == Kind::DeletePod {
+            late = world.pods.remove(&first);
+        }
+        if world.status().pod_name.is_empty() {
+            break result;
+        }
+        world.is_done(action.kind(), world.at, result);
+    };
+    let late = serde_json::from_value(late.expect("it was deleted")).expect("a pod");
+    world.core.handle(world.at, Event::Pod(Box::new(late)));
+    world.hide_pod(&first);
+    world.is_done(Kind::WriteStatus, world.at, written);
+    world.settle();
+    let second = world.status().pod_name;
+    assert_ne!(second, first);
+    world.delete_vm();
+    world.settle();
+    world.remove_pod(&second);
+    world.settle();
+    assert!(!world.has_finalizer());
 }
