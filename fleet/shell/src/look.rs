@@ -108,8 +108,9 @@ impl Looker {
     pub(crate) async fn surroundings(&self) -> Result<Surroundings, String> {
         let core = |kind| ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", kind));
         let (vm, namespace, node) = (vm_resource(), core("Namespace"), core("Node"));
+        let every = ListParams::default();
         let (vms, namespaces, nodes, pods) = tokio::try_join!(
-            self.vms(&vm),
+            self.read(&vm, &every, |one| serde_json::from_value(one).ok()),
             self.list_if_served(&namespace),
             self.list_if_served(&node),
             self.pods(),
@@ -126,14 +127,6 @@ impl Looker {
         })
     }
 
-    async fn vms(&self, resource: &ApiResource) -> Result<Vec<VirtualMachine>, String> {
-        let read = |one| serde_json::from_value(one).ok();
-        let vms = self
-            .listed_by(resource, &ListParams::default(), read)
-            .await?;
-        vms.map_err(|error| format!("{}: {}", resource.plural, daemon_kit::chain(&error)))
-    }
-
     /// Pods of VMs, by their label. On one machine none is asked for.
     async fn pods(&self) -> Result<PodsByOwner, String> {
         if self.runners.pods().is_none() {
@@ -146,36 +139,33 @@ impl Looker {
     pub(crate) async fn all_pods(&self) -> Result<PodsByOwner, String> {
         let pod = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
         let params = ListParams::default().labels(LABEL_VM_NAME);
-        let read = |pod| Pod::read(&pod);
-        let pods = self.listed_by(&pod, &params, read).await?;
-        let pods = pods.map_err(|error| format!("pods: {}", daemon_kit::chain(&error)))?;
+        let pods = self.read(&pod, &params, |pod| Pod::read(&pod)).await?;
         Ok(pods.into_iter().collect())
     }
 
     pub(crate) async fn list(&self, resource: &ApiResource) -> Result<Vec<Value>, String> {
-        let listed = self.listed(resource).await?;
-        listed.map_err(|error| format!("{}: {}", resource.plural, daemon_kit::chain(&error)))
+        self.read(resource, &ListParams::default(), Some).await
     }
 
     /// None if the server does not have the kind.
     async fn list_if_served(&self, resource: &ApiResource) -> Result<Vec<Value>, String> {
-        match self.listed(resource).await? {
+        match self.listed(resource, &ListParams::default(), Some).await? {
             Err(kube::Error::Api(refusal)) if refusal.code == NOT_FOUND => Ok(Vec::new()),
-            Err(error) => Err(format!(
-                "{}: {}",
-                resource.plural,
-                daemon_kit::chain(&error)
-            )),
-            Ok(items) => Ok(items),
+            listed => named(resource, listed),
         }
     }
 
-    async fn listed(&self, resource: &ApiResource) -> Result<kube::Result<Vec<Value>>, String> {
-        self.listed_by(resource, &ListParams::default(), Some).await
+    async fn read<T>(
+        &self,
+        resource: &ApiResource,
+        params: &ListParams,
+        read: impl Fn(Value) -> Option<T> + Send,
+    ) -> Result<Vec<T>, String> {
+        named(resource, self.listed(resource, params, read).await?)
     }
 
     /// What `read` takes of each object. Objects of which it takes nothing are left out.
-    async fn listed_by<T>(
+    async fn listed<T>(
         &self,
         resource: &ApiResource,
         params: &ListParams,
@@ -278,6 +268,10 @@ impl Looker {
             address,
         }
     }
+}
+
+fn named<T>(resource: &ApiResource, listed: kube::Result<T>) -> Result<T, String> {
+    listed.map_err(|error| format!("{}: {}", resource.plural, daemon_kit::chain(&error)))
 }
 
 /// The kind of VMs.

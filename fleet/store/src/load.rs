@@ -36,7 +36,7 @@ pub struct Problem {
     pub reason: String,
 }
 
-/// JSON of an object. A parsed one takes about four times as much memory.
+/// JSON of an object. A parsed one takes several times as much memory.
 pub(crate) type ObjectText = Arc<str>;
 
 /// An environment with what belongs to it.
