@@ -35,6 +35,7 @@ pub struct Memory {
     began: Timestamp,
     /// Newest value of each feed, by its name.
     feeds: BTreeMap<String, (Timestamp, f64)>,
+    /// Time, request, and what the permit was below it.
     permit: Option<(Timestamp, Resources, Resources)>,
     shrink: Option<(Timestamp, Resources, Option<Resources>)>,
     wish: Option<(Timestamp, &'static str)>,
@@ -98,7 +99,7 @@ impl Memory {
             Event::PermitDone(id, Ok(response)) if core.scheduler.ongoing == Some(*id) => {
                 let asked = core.last_request().unwrap_or_default();
                 if response.permit.has_field_below(asked) {
-                    self.permit = Some((now, asked, response.permit));
+                    self.permit = Some((now, asked, missing(asked, response.permit)));
                 }
             }
             Event::MonitorDownscaleDone(id, Ok(DownscaleResponse::Denied(refusal))) => {
@@ -194,10 +195,12 @@ impl Memory {
 
     fn refused(&self, now: Timestamp, units: &impl Fn(Resources) -> f64) -> Refused {
         Refused {
-            permit: recent(now, self.permit, |(at, ..)| *at).map(|(at, asked, got)| PermitCut {
-                asked_cu: units(asked),
-                got_cu: units(got),
-                age_s: age(now, at),
+            permit: recent(now, self.permit, |(at, ..)| *at).map(|(at, asked, missing)| {
+                PermitCut {
+                    asked_cu: units(asked),
+                    got_cu: units(asked) - units(missing),
+                    age_s: age(now, at),
+                }
             }),
             shrink: recent(now, self.shrink, |(at, ..)| *at).map(|(at, asked, smallest)| {
                 ShrinkRefused {
@@ -350,11 +353,15 @@ pub fn refused_units(event: &Event, core: &Core) -> Option<Milli> {
     }
     let asked = core.last_request().unwrap_or_default();
     let unit = core.config.compute_unit;
-    let missing = Resources {
-        cpu: protocol::units::MilliCpu(asked.cpu.0.saturating_sub(response.permit.cpu.0)),
-        mem: protocol::units::Bytes(asked.mem.0.saturating_sub(response.permit.mem.0)),
-    };
-    Some(Milli::of(units_in(missing, unit)))
+    Some(Milli::of(units_in(missing(asked, response.permit), unit)))
+}
+
+/// How much a permit is below its request.
+fn missing(asked: Resources, permit: Resources) -> Resources {
+    Resources {
+        cpu: protocol::units::MilliCpu(asked.cpu.0.saturating_sub(permit.cpu.0)),
+        mem: protocol::units::Bytes(asked.mem.0.saturating_sub(permit.mem.0)),
+    }
 }
 
 /// Whether a size of `units` is smaller than the one in use.
@@ -362,4 +369,26 @@ pub fn refused_units(event: &Event, core: &Core) -> Option<Milli> {
 pub fn is_shrink(core: &Core, units: u32) -> bool {
     let size = core.config.compute_unit.saturating_mul(units);
     core.using().has_field_above(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::world::core;
+    use super::*;
+
+    #[test]
+    fn cut_of_one_resource_shows_where_the_other_was_permitted_in_full() {
+        let core = core();
+        let unit = core.config.compute_unit;
+        let asked = unit.saturating_mul(4);
+        let permit = Resources {
+            cpu: unit.saturating_mul(2).cpu,
+            ..asked
+        };
+        let mut memory = Memory::new(Timestamp(0), &core);
+        memory.permit = Some((Timestamp(0), asked, missing(asked, permit)));
+        let refused = memory.refused(Timestamp(0), &|size| units_in(size, unit));
+        let cut = refused.permit.expect("it is of now");
+        assert_eq!((cut.asked_cu, cut.got_cu), (4.0, 2.0));
+    }
 }

@@ -228,7 +228,8 @@ pub struct Refused {
 pub struct PermitCut {
     /// Size of the request, compute units.
     pub asked_cu: f64,
-    /// Size that was permitted, compute units.
+    /// The request without what was not permitted, compute units. It is below `asked_cu` also
+    /// where the other resource was permitted in full.
     pub got_cu: f64,
     /// Age of the answer, seconds.
     pub age_s: f64,
