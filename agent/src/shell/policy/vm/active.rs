@@ -43,8 +43,10 @@ pub(super) struct LastAnswer {
     said: Box<str>,
     pub fault: Option<Fault>,
     pub at: Timestamp,
-    /// Since when the answer is the same.
+    /// Since when it asks for the same size. Reason, votes and note may have changed.
     pub since: Timestamp,
+    /// Size that it asks for. `None` to hold, and for a fault.
+    units: Option<u32>,
 }
 
 /// The open question.
@@ -269,11 +271,12 @@ impl Active {
     pub(super) fn shows(&mut self, record: &Answered, now: Timestamp) {
         let said = serde_json::to_string(&record.said()).expect("a record is JSON");
         let since = match self.last.take() {
-            Some(last) if *last.said == *said => last.since,
+            Some(last) if (last.units, last.fault) == (record.cu, record.fault) => last.since,
             _ => now,
         };
         self.last = Some(LastAnswer {
             said: said.into(),
+            units: record.cu,
             fault: record.fault,
             at: Timestamp(record.t),
             since,
