@@ -225,12 +225,26 @@ pub(super) fn draw(measure: Measure, vm: &VmView, past: &Past, window: Window) -
         Measure::Memory => size.mem.0 as f64,
         Measure::Cpu => f64::from(size.cpu.0),
     };
-    let (min, max) = match measure {
-        Measure::Memory => (vm.memory_bytes.min as f64, vm.memory_bytes.max as f64),
-        Measure::Cpu => (vm.cpu_milli.min.into(), vm.cpu_milli.max.into()),
+    let (min, max, now) = match measure {
+        Measure::Memory => {
+            let sizes = vm.memory_bytes;
+            (
+                sizes.min as f64,
+                sizes.max as f64,
+                sizes.now.map(|now| now as f64),
+            )
+        }
+        Measure::Cpu => {
+            let sizes = vm.cpu_milli;
+            (sizes.min.into(), sizes.max.into(), sizes.now.map(f64::from))
+        }
     };
     let sizes = past.entries.iter();
     let sizes = sizes.map(|entry| (entry.unix_us(), pick(entry.had())));
+    // The journal's newest block comes later than the state.
+    let end = window.end_of(COLUMNS - 1);
+    let sizes = sizes.filter(|(at, _)| *at <= end);
+    let sizes = sizes.chain(now.map(|now| (end, now)));
     let size = series(sizes, window, (SIZE_LASTS, false));
     let needs = past.needs.iter().map(|need| match measure {
         Measure::Memory => (need.unix_us, need.used),
@@ -357,6 +371,19 @@ mod tests {
         assert_eq!((need[24], need[54], need[55]), (Some(7.0), Some(7.0), None));
         let size = series(points.into_iter(), window, (SIZE_LASTS, false));
         assert_eq!((size[0], size[239]), (Some(1.0), None));
+    }
+
+    #[test]
+    fn size_at_the_end_is_that_of_the_vm_and_not_of_an_old_block() {
+        let mut object = crate::view::vm::tests::object();
+        object["status"]["cpus"] = serde_json::json!("1500m");
+        let vm = VmView::new(&object, &crate::view::vm::Beside::default());
+        let window = Window {
+            from: 7,
+            to: 61_000_123,
+        };
+        let text = draw(Measure::Cpu, &vm, &Past::default(), window).text;
+        assert!(text.starts_with("CPU at the end: size 1.5, "), "{text}");
     }
 
     #[test]
