@@ -155,6 +155,42 @@ async fn v07_good_candidate_comes_to_canary_by_itself_and_the_gate_says_what_is_
     assert!(show.contains(&first[..8]), "{show}");
 }
 
+/// Requirement: V01
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v01_version_that_does_not_compile_is_refused_and_one_that_answers_badly_is_said() {
+    let policy = Policy::new().await;
+    let path = policy.folder.path().join("db.lua");
+    let apply = ["policy", "apply", path.to_str().unwrap()];
+    std::fs::write(
+        &path,
+        "return function(i) return { cu = 2 reason = 'x' } end",
+    )
+    .unwrap();
+    let refused = policy.site.bellows(&apply).await.unwrap_err();
+    let refused = format!("{refused:#}");
+    for part in ["exit status: 1", "does not compile: line 1", "policy check"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    policy.status().await.unwrap_err();
+
+    std::fs::write(
+        &path,
+        "return function(i) return { cu = 2, reason = 'x y' } end",
+    )
+    .unwrap();
+    let output = Command::new(bellows_bin())
+        .args(apply)
+        .arg("--state-dir")
+        .arg(policy.site.state_dir())
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("check says: output: reason"), "{said}");
+    policy.status().await.unwrap();
+}
+
 /// Everything is killed while an order is carried out. Afterwards the status is that before the
 /// order or that after it.
 ///
@@ -186,8 +222,8 @@ async fn v05_kill_of_everything_leaves_a_status_before_or_after_each_order() {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        // From the start of the order to its end, which takes about 100 ms.
-        tokio::time::sleep(Duration::from_millis(25 * number)).await;
+        // From the start of the order to its end, which takes 100 to 200 ms.
+        tokio::time::sleep(Duration::from_millis(40 * number)).await;
         policy.site.kill_up().await.unwrap();
         let _ = order.kill().await;
         policy.site.restart_up().await.unwrap();

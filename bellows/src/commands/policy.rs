@@ -3,6 +3,7 @@
 mod ask;
 mod ask_sets;
 pub(crate) mod canary;
+mod compiles;
 pub(crate) mod conditions;
 mod library;
 mod needs;

@@ -17,7 +17,7 @@ use crate::made_up::{Question, Subject, question};
 use crate::made_up_sets::question_about_sets;
 use crate::scope::AnyInput;
 
-/// Questions of a check.
+/// Questions of a check where nothing else is said.
 pub const QUESTIONS: u64 = 200;
 /// Longest time of a process that is not asked for its time, only for its bytes.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -44,6 +44,8 @@ pub struct Finding {
 pub struct Report {
     /// Whether nothing was found.
     pub ok: bool,
+    /// Whether it compiles, and its first run gives a function.
+    pub loads: bool,
     /// First digits of the digest.
     pub digest: String,
     /// Questions that were asked.
@@ -68,16 +70,18 @@ struct Tally {
 ///
 /// # Errors
 /// The second process cannot be used.
-pub fn check(spec: &Spec, sets: &[String], program: &Path) -> Result<Report> {
+pub fn check(spec: &Spec, sets: &[String], questions: u64, program: &Path) -> Result<Report> {
     let subject = subject(spec, sets);
     let mut findings: Vec<Finding> = lint(&spec.source).into_iter().map(Finding::from).collect();
     findings.extend(unknown_series(spec));
     let mut tally = Tally::default();
     let mut asked = 0;
-    match Engine::load(spec) {
+    let loaded = Engine::load(spec);
+    let loads = loaded.is_ok();
+    match loaded {
         Ok(engine) => {
             let mut second = second(spec, program)?;
-            for number in 0..QUESTIONS {
+            for number in 0..questions {
                 asked += 1;
                 let asking = Asking {
                     number,
@@ -103,6 +107,7 @@ pub fn check(spec: &Spec, sets: &[String], program: &Path) -> Result<Report> {
     let median = tally.times.get(tally.times.len() / 2).copied();
     Ok(Report {
         ok: findings.is_empty(),
+        loads,
         digest: spec.digest().short(),
         questions: asked,
         steps_max: tally.steps_max,

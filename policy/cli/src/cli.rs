@@ -45,6 +45,9 @@ enum Command {
         /// A set that a policy of scope set reads as i.sets.NAME [default: web, api and batch]
         #[arg(long = "set", value_name = "NAME")]
         sets: Vec<String>,
+        /// Made-up questions; 0 only compiles it
+        #[arg(long, default_value_t = check::QUESTIONS, value_name = "N")]
+        questions: u64,
         /// Format of the result
         #[arg(short, long, value_enum, default_value_t = Format::Text)]
         output: Format,
@@ -117,8 +120,9 @@ impl Cli {
             Command::Check {
                 policy,
                 sets,
+                questions,
                 output,
-            } => policy.check(sets, *output),
+            } => policy.check(sets, *questions, *output),
             Command::Test {
                 path,
                 update,
@@ -192,9 +196,9 @@ impl PolicyArgs {
         Ok(spec)
     }
 
-    fn check(&self, sets: &[String], format: Format) -> Result<ExitCode> {
+    fn check(&self, sets: &[String], questions: u64, format: Format) -> Result<ExitCode> {
         let spec = self.spec()?;
-        let report = check::check(&spec, sets, &this_program()?)?;
+        let report = check::check(&spec, sets, questions, &this_program()?)?;
         if format == Format::Json {
             let mut value = serde_json::to_value(&report)?;
             value["file"] = self.file.display().to_string().into();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use policy_cli::check::check;
+use policy_cli::check::{QUESTIONS as QUESTIONS_OF_A_CHECK, check};
 use policy_cli::made_up::{Subject, question};
 use policy_cli::suite::{Differing, test};
 use policy_contract::{FeedSource, History, Scope, Series, Spec, Want};
@@ -75,7 +75,7 @@ fn v02_library_is_short_and_passes_its_check() {
         let lines = spec.source.lines().count();
         assert!(lines <= MAX_LINES, "{name}: {lines} lines");
         let program = Path::new(env!("CARGO_BIN_EXE_bellows-policy"));
-        let report = check(&spec, &[], program).expect("checked");
+        let report = check(&spec, &[], QUESTIONS_OF_A_CHECK, program).expect("checked");
         assert!(report.ok, "{name}: {report:?}");
     }
 }

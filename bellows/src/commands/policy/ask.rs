@@ -7,7 +7,7 @@ use std::process::Command;
 
 use agent::Replay;
 use clap::Args;
-use policy_contract::Spec;
+use policy_contract::{FeedSource, Series, Spec};
 use serde_json::json;
 
 use super::{ask_sets, needs, object, program};
@@ -34,6 +34,12 @@ pub(crate) struct RunArgs {
     /// A number of the policy; may be given again
     #[arg(long = "params", value_name = "NAME=NUMBER", value_parser = object::parameter)]
     params: Vec<(String, f64)>,
+    /// A series beyond load1, load5, used and cached; may be given again
+    #[arg(long = "series", value_name = "NAME", value_parser = object::series)]
+    series: Vec<Series>,
+    /// A figure of the guest, as NAME=PORT:METRIC; may be given again
+    #[arg(long = "feed", value_name = "NAME=PORT:METRIC", value_parser = object::feed)]
+    feeds: Vec<FeedSource>,
 }
 
 pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
@@ -42,6 +48,8 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
     }
     let mut spec = Spec::of_source(object::read_source(&args.file)?);
     spec.params = args.params.iter().cloned().collect();
+    spec.series.clone_from(&args.series);
+    spec.feeds.clone_from(&args.feeds);
     match (&args.sets, &args.vm) {
         (Some(namespace), _) => ask_sets::run(context, (&args.file, spec), namespace).await,
         (None, Some(vm)) => about_vm(context, args, (&spec, vm)),

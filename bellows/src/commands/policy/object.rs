@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use hyper::http::Method;
-use policy_contract::{FeedSource, Pack, Scope, Spec};
+use policy_contract::{FeedSource, Pack, Scope, Series, Spec};
 use protocol::journal::Action;
 use protocol::policy::{GROUP, KEY_POLICY, KIND, ScalingPolicySpec, VERSION};
 use serde_json::{Map, Value, json};
 
-use super::pack;
+use super::{compiles, pack};
 use crate::actions;
 use crate::api::{Api, Kind};
 use crate::context::Context;
@@ -68,7 +68,11 @@ impl From<ScopeArg> for Scope {
     }
 }
 
-fn feed(text: &str) -> Result<FeedSource, String> {
+pub(super) fn series(text: &str) -> Result<Series, String> {
+    Series::of(text).ok_or_else(|| "it is no series, as `pressure`".to_owned())
+}
+
+pub(super) fn feed(text: &str) -> Result<FeedSource, String> {
     let parts = text.split_once('=').and_then(|(name, page)| {
         let (port, metric) = page.split_once(':')?;
         Some((name, port.parse().ok()?, metric))
@@ -149,14 +153,13 @@ fn wanted(args: &ApplyArgs) -> Outcome<Value> {
     Ok(wanted)
 }
 
-/// First digits of the digest that the policy gets. `None` for a spec that no policy may have.
-fn next_digest(old: Option<&Value>, wanted: &Value) -> Option<String> {
+/// The version that the policy gets. `None` for a spec that no policy may have.
+fn next_version(old: Option<&Value>, wanted: &Value) -> Option<Spec> {
     let mut object = json!({"spec": old.map_or_else(|| json!({}), |old| old["spec"].clone())});
     for (member, value) in wanted.as_object()? {
         object["spec"][member] = value.clone();
     }
-    let spec = contract_spec(&object).ok()?;
-    Some(spec.digest().short())
+    contract_spec(&object).ok()
 }
 
 /// Creates the object, or changes the old one.
@@ -192,10 +195,14 @@ pub(super) async fn apply(context: &Context, args: &ApplyArgs) -> Outcome {
     let api = context.api().await?;
     let known = api.list(Kind::Policy, None).await?;
     let old = known.iter().find(|one| one["metadata"]["name"] == name);
+    let next = next_version(old, &wanted);
+    if let Some(next) = &next {
+        compiles::ensure(name, next)?;
+    }
     let action = Action {
         what: "policy apply".into(),
         on: Some(name.to_owned()),
-        to: next_digest(old, &wanted),
+        to: next.map(|next| next.digest().short()),
         why: args.reason.clone(),
         ..Action::default()
     };
@@ -278,7 +285,7 @@ mod tests {
         assert_eq!(name, "db");
         let feeds = json!([{"name": "jobs", "port": 9200, "metric": "jobs"}]);
         let old = json!({"spec": {"source": "old", "params": {}, "feeds": feeds}});
-        let digest = next_digest(Some(&old), &wanted).unwrap();
+        let digest = next_version(Some(&old), &wanted).unwrap().digest().short();
         assert_eq!(
             digest,
             spec.digest().short(),
@@ -328,10 +335,10 @@ mod tests {
     fn recorded_digest_is_that_of_the_object_after_the_change() {
         let source = "return function(i) return std.hold('x') end";
         let wanted = json!({"scope": "vm", "source": source, "params": {"a": 1.0}, "series": []});
-        let new = next_digest(None, &wanted).unwrap();
+        let new = next_version(None, &wanted).unwrap().digest().short();
         let feeds = json!([{"name": "jobs", "port": 9200, "metric": "jobs"}]);
         let old = json!({"spec": {"source": "old", "params": {"b": 2.0}, "feeds": feeds}});
-        let changed = next_digest(Some(&old), &wanted).unwrap();
+        let changed = next_version(Some(&old), &wanted).unwrap().digest().short();
         assert_ne!(changed, new, "the feeds stay and are part of the digest");
         let mut spec = wanted.clone();
         spec["feeds"] = feeds;
