@@ -18,6 +18,7 @@ use serde_json::json;
 use crate::commands::journal::{calendar, of_state, unreadable};
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
+use crate::view::units::counted;
 
 /// A decision and its outcome until the next decision.
 #[derive(Debug, Clone)]
@@ -102,14 +103,24 @@ impl Entry {
         } else {
             ends
         };
+        let goal = self.goal();
         format!(
-            "At {} {name} had {} and should have {}, because of {} ({votes}; {} units){bounded}: {ends}.",
+            "At {} {name} had {} and should have {}, because of {} ({votes}; {goal}){bounded}: {ends}.",
             self.time(),
             self.size(decision.cu),
             self.size(self.target()),
             decision.r,
-            decision.want,
         )
+    }
+
+    /// What the votes ask for together. A policy that votes does so in their place.
+    fn goal(&self) -> String {
+        let units = counted(self.decision.want);
+        if self.decision.votes.contains_key("policy") {
+            format!("without the policy {units}")
+        } else {
+            units
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use protocol::policy::Role;
 use serde::{Deserialize, Serialize};
 
 use super::clock_time;
+use crate::view::units::counted;
 
 /// Policy of a VM with its last answer, as the agent's dump spells it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -52,7 +53,7 @@ pub(crate) struct PolicyAnswer {
     pub(crate) votes: BTreeMap<String, f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) note: Option<String>,
-    /// Time since when the answer is the same, RFC 3339.
+    /// Time since when it asks for the same size, RFC 3339.
     #[serde(default)]
     pub(crate) since: String,
 }
@@ -131,8 +132,7 @@ impl PolicyView {
             return format!("{policy} has no valid answer{since} ({fault}){aside}.");
         }
         let want = match answer.cu {
-            Some(1) => "for 1 unit".to_owned(),
-            Some(units) => format!("for {units} units"),
+            Some(units) => format!("for {}", counted(units)),
             None => "to hold the size".to_owned(),
         };
         let verb = if is_live { "asks" } else { "would ask" };
@@ -148,7 +148,7 @@ impl PolicyView {
             format!(" ({})", votes.join(", "))
         };
         let note = answer.note.as_ref();
-        let note = note.map_or_else(String::new, |note| format!(" It notes: {note}"));
+        let note = note.map_or_else(String::new, |note| format!(" It notes: \"{note}\"."));
         format!("{policy} {verb} {want}{since} because of {reason}{votes}.{note}")
     }
 }
@@ -168,6 +168,12 @@ mod tests {
         answered["answer"] = serde_json::json!({"cu": 4, "hold": false, "fault": null, "reason": "cpu",
             "votes": {"cpu": 3.7}, "note": null, "since": "2026-01-02T10:02:05.1Z"});
         insta::assert_snapshot!(view(answered).sentence(), @"Policy db decides nothing: its candidate 77ab90c4 would ask for 4 units since 10:02:05Z because of cpu (cpu 3.70).");
+        let mut noted = base.clone();
+        noted["answer"] =
+            serde_json::json!({"hold": true, "reason": "quiet", "note": "memory needs 1"});
+        noted["shadow"] =
+            serde_json::json!({"digest": "5be1a7c0", "answer": {"cu": 4, "reason": "cpu"}});
+        insta::assert_snapshot!(view(noted).sentences(), @r#"Policy db decides nothing: its candidate 77ab90c4 would ask to hold the size because of quiet. It notes: "memory needs 1". Its candidate 5be1a7c0 would ask for 4 (cpu)."#);
         let mut live = base.clone();
         live["role"] = "live".into();
         live["answer"] =

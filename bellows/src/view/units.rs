@@ -21,6 +21,12 @@ pub(crate) fn memory(bytes: u64) -> String {
     }
 }
 
+/// Compute units with their word.
+pub(crate) fn counted(units: u32) -> String {
+    let word = if units == 1 { "unit" } else { "units" };
+    format!("{units} {word}")
+}
+
 pub(crate) fn seconds_between(start_unix_us: i64, now: WallTime) -> u64 {
     u64::try_from(now.0.saturating_sub(start_unix_us)).unwrap_or(0) / 1_000_000
 }

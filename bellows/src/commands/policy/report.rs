@@ -27,6 +27,7 @@ use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::output::{Format, Table, print_value};
 use crate::terminal::out;
+use crate::view::units::counted;
 
 /// Differences that a report lists.
 const MAX_DIFFERENCES: usize = 10;
@@ -127,9 +128,20 @@ struct Entry {
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<String>,
     took_us: u64,
+    /// Answers that differ in this way, this one included. It is the first of them.
+    answers: u64,
 }
 
 impl Entry {
+    /// Whether another answer about the same VM differs in the same way.
+    fn is_like(&self, other: &Self) -> bool {
+        let what = |entry: &Self| (entry.role, entry.units, entry.builtin);
+        what(self) == what(other)
+            && self.vm == other.vm
+            && self.digest == other.digest
+            && self.reason == other.reason
+    }
+
     fn difference(&self) -> Option<i64> {
         Some(i64::from(self.units?) - i64::from(self.builtin))
     }
@@ -186,6 +198,25 @@ struct Gathered {
     largest: Vec<Entry>,
 }
 
+impl Gathered {
+    /// Keeps an answer that differs, if it is among the largest differences.
+    fn lists(&mut self, entry: Entry) {
+        let size = |entry: &Entry| entry.difference().map_or(0, i64::unsigned_abs);
+        if size(&entry) == 0 {
+            return;
+        }
+        let mut known = self.largest.iter_mut();
+        if let Some(known) = known.find(|known| known.is_like(&entry)) {
+            known.answers += 1;
+            return;
+        }
+        self.largest.push(entry);
+        self.largest
+            .sort_by_key(|entry| std::cmp::Reverse(size(entry)));
+        self.largest.truncate(MAX_DIFFERENCES);
+    }
+}
+
 /// Gathers the answers of one policy while a journal is decided again.
 #[derive(Debug, Clone)]
 struct Gatherer(Rc<RefCell<Gathered>>);
@@ -204,14 +235,7 @@ impl Oracle for Gatherer {
         gathered.versions.entry(version).or_default().add(&entry);
         let counts = gathered.vms.entry(entry.vm.clone()).or_default();
         counts.add(&entry);
-        if entry.difference().is_some_and(|difference| difference != 0) {
-            gathered.largest.push(entry);
-            let size = |entry: &Entry| entry.difference().map_or(0, i64::unsigned_abs);
-            gathered
-                .largest
-                .sort_by_key(|entry| std::cmp::Reverse(size(entry)));
-            gathered.largest.truncate(MAX_DIFFERENCES);
-        }
+        gathered.lists(entry);
     }
 
     fn spec(&mut self, _: &str) -> Option<Arc<Spec>> {
@@ -245,6 +269,7 @@ fn entry(seen: &Seen<'_>, at: String) -> Entry {
         reason: answer.r.clone(),
         fault: answer.fault.map(|fault| fault.word().to_owned()),
         took_us: answer.took,
+        answers: 1,
     }
 }
 
@@ -297,7 +322,10 @@ pub(super) async fn run(context: &Context, args: &ReportArgs) -> Outcome {
             args.name
         ))
         .rule("VMs that chose it are asked while bellows up runs")
-        .fix("see which VMs have it, and its problem if there is one: bellows policy show NAME"));
+        .fix(format!(
+            "wait, an answer comes up to 30 s later; see it at once: bellows policy show {}",
+            args.name
+        )));
     }
     print(context, &report);
     page(context, args, WallTime(since))
@@ -418,10 +446,14 @@ fn print(context: &Context, report: &Report) {
     }
     for entry in &report.largest {
         out(&format!(
-            "  {} units instead of {} because of {}: bellows why {} --at {}",
-            entry.units.unwrap_or_default(),
+            "  {} instead of {} because of {}, {}: bellows why {} --at {}",
+            counted(entry.units.unwrap_or_default()),
             entry.builtin,
             entry.reason.as_deref().unwrap_or("?"),
+            match entry.answers {
+                1 => "once".to_owned(),
+                answers => format!("{answers} answers, the first"),
+            },
             entry.vm,
             entry.at
         ));
@@ -443,6 +475,7 @@ mod tests {
             reason: None,
             fault: None,
             took_us,
+            answers: 1,
         }
     }
 
@@ -469,6 +502,17 @@ mod tests {
         assert_eq!(counts, expected);
         let percent = counts.agreement_percent().map(|percent| percent.round());
         assert_eq!(percent, Some(33.0));
+    }
+
+    #[test]
+    fn answers_that_differ_alike_are_listed_once() {
+        let mut gathered = Gathered::default();
+        for units in [5, 5, 4, 9, 5] {
+            gathered.lists(entry(Some(units), 4, 100));
+        }
+        let listed = gathered.largest.iter();
+        let listed: Vec<_> = listed.map(|entry| (entry.units, entry.answers)).collect();
+        assert_eq!(listed, [(Some(9), 1), (Some(5), 3)]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use hyper::http::Method;
+use policy_contract::Digest;
 use protocol::policy::ScalingPolicyStatus;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -143,12 +144,16 @@ pub(crate) fn live_of(object: &Value) -> Option<String> {
 
 /// The newest version, in short, unless it decides.
 pub(crate) fn candidate_of(object: &Value) -> Option<String> {
-    let Ok(spec) = contract_spec(object) else {
-        return Some("?".to_owned());
-    };
-    let digest = spec.digest();
+    match contract_spec(object) {
+        Ok(spec) => undecided(object, spec.digest()).map(|digest| digest.short()),
+        Err(_) => Some("?".to_owned()),
+    }
+}
+
+/// The digest, unless its version decides.
+fn undecided(object: &Value, digest: Digest) -> Option<Digest> {
     let decides = status_of(object).deciding() == Some(&*digest.to_string());
-    (!decides).then(|| digest.short())
+    (!decides).then_some(digest)
 }
 
 /// Who decides about the VMs that have the policy.
@@ -237,10 +242,12 @@ pub(super) async fn show(context: &Context, args: &ShowArgs) -> Outcome {
             vms.into_iter().map(|(_, answers, _)| answers).collect()
         };
         let vms = vms.map(answers);
+        let newest = contract_spec(&object).ok();
+        let candidate = newest.and_then(|spec| undecided(&object, spec.digest()));
         let shown = json!({
             "name": args.name,
             "status": object["status"],
-            "candidate": contract_spec(&object).map(|spec| spec.digest().to_string()).ok(),
+            "candidate": candidate.map(|digest| digest.to_string()),
             "spec": object["spec"],
             "problem": problem,
             "canary": Canary::of(&object),
