@@ -7,6 +7,7 @@
 mod fleet;
 pub(crate) mod load;
 mod plot;
+mod policy;
 pub(crate) mod report;
 pub(crate) mod site;
 mod view;
@@ -38,6 +39,9 @@ pub(crate) struct Options {
     /// Keep the state directory and leave everything running at the end
     #[arg(long, conflicts_with = "fleet")]
     keep: bool,
+    /// Let the policy of a Lua file decide, and compare its answers with the built-in goal
+    #[arg(long, value_name = "FILE", conflicts_with = "fleet")]
+    policy: Option<PathBuf>,
     /// Roll a good and three bad monitors out to three guests instead
     #[arg(long)]
     fleet: bool,
@@ -101,6 +105,9 @@ fn demonstrate(site: &mut Site, options: &Options) -> Result<Report> {
     let runner = site.runner_state(&vm)?;
     let mut report = first_page(&runner);
     let boot_id = runner["boot_id"].clone();
+    if let Some(file) = &options.policy {
+        policy::decide(site, file)?;
+    }
     let mut run = Run::new(site, &database, options.minutes)?;
     run.all_steps()?;
     report.resizes = site.resizes(run.origin_unix_us)?;
@@ -117,6 +124,8 @@ fn demonstrate(site: &mut Site, options: &Options) -> Result<Report> {
     let restarted = site.runner_state(&vm)?["boot_id"] != boot_id;
     report.guest_restarts =
         vm["status"]["restartCount"].as_u64().unwrap_or(0) + u64::from(restarted);
+    let compared = options.policy.as_ref().map(|_| policy::compared(site));
+    report.policy = compared.transpose()?;
     judge(&mut report);
     Ok(report)
 }
@@ -307,6 +316,9 @@ fn judge(report: &mut Report) {
     }
     if report.resizes.is_empty() {
         report.failures.push("no resize was recorded".into());
+    }
+    if report.policy.is_some_and(|policy| policy.decided == 0) {
+        report.failures.push("the policy never decided".into());
     }
 }
 

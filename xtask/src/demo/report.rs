@@ -25,8 +25,23 @@ pub(crate) struct Report {
     /// Number of events of `kubectl get neonvm -w`.
     #[serde(default)]
     pub(crate) kubectl_watch_events: u64,
+    /// Answers of the policy that decided. `None` without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) policy: Option<Compared>,
     /// Reasons why the run failed. Empty if it passed.
     pub(crate) failures: Vec<String>,
+}
+
+/// Recorded answers of a policy beside the built-in goal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Compared {
+    /// Answers that were compared.
+    pub(crate) answers: u64,
+    /// Those that asked for what the built-in goal asked for.
+    pub(crate) equal: u64,
+    pub(crate) faults: u64,
+    /// Answers that decided.
+    pub(crate) decided: u64,
 }
 
 /// Sizes in compute units of 0.25 CPU and 1 GiB, by the larger of the two resources.

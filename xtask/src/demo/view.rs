@@ -128,6 +128,12 @@ pub(super) fn summary(report: &Report, file: &Path) {
         report.guest_restarts,
         tps(f64::max, 0.0)
     ));
+    if let Some(policy) = &report.policy {
+        say(&format!(
+            "policy: {} of {} answers equal the built-in goal, {} decided, {} faults",
+            policy.equal, policy.answers, policy.decided, policy.faults
+        ));
+    }
     say("");
     say("milliseconds by stage:");
     say("  rev      t  decision  permit   patch monitor  controller     qmp  guest  change");
