@@ -196,17 +196,21 @@ pub(super) async fn apply(context: &Context, args: &ApplyArgs) -> Outcome {
     let known = api.list(Kind::Policy, None).await?;
     let old = known.iter().find(|one| one["metadata"]["name"] == name);
     let next = next_version(old, &wanted);
-    if let Some(next) = &next {
-        compiles::ensure(name, next)?;
-    }
     let action = Action {
         what: "policy apply".into(),
         on: Some(name.to_owned()),
-        to: next.map(|next| next.digest().short()),
+        to: next.as_ref().map(|next| next.digest().short()),
         why: args.reason.clone(),
         ..Action::default()
     };
-    let object = actions::recorded(context, action, put(&api, name, old, wanted)).await?;
+    let carry_out = async {
+        // The API server refuses what breaks the schema, and says which member does.
+        if let Some(next) = next.filter(|next| next.check().is_ok()) {
+            compiles::ensure(name, &next)?;
+        }
+        put(&api, name, old, wanted).await
+    };
+    let object = actions::recorded(context, action, carry_out).await?;
     let spec = contract_spec(&object).map_err(Fail::bug)?;
     let verb = if old.is_none() { "created" } else { "updated" };
     out(&format!(
