@@ -99,7 +99,7 @@ impl Memory {
             Event::PermitDone(id, Ok(response)) if core.scheduler.ongoing == Some(*id) => {
                 let asked = core.last_request().unwrap_or_default();
                 if response.permit.has_field_below(asked) {
-                    self.permit = Some((now, asked, missing(asked, response.permit)));
+                    self.permit = Some((now, asked, asked.saturating_sub(response.permit)));
                 }
             }
             Event::MonitorDownscaleDone(id, Ok(DownscaleResponse::Denied(refusal))) => {
@@ -353,15 +353,8 @@ pub fn refused_units(event: &Event, core: &Core) -> Option<Milli> {
     }
     let asked = core.last_request().unwrap_or_default();
     let unit = core.config.compute_unit;
-    Some(Milli::of(units_in(missing(asked, response.permit), unit)))
-}
-
-/// How much a permit is below its request.
-fn missing(asked: Resources, permit: Resources) -> Resources {
-    Resources {
-        cpu: protocol::units::MilliCpu(asked.cpu.0.saturating_sub(permit.cpu.0)),
-        mem: protocol::units::Bytes(asked.mem.0.saturating_sub(permit.mem.0)),
-    }
+    let missing = asked.saturating_sub(response.permit);
+    Some(Milli::of(units_in(missing, unit)))
 }
 
 /// Whether a size of `units` is smaller than the one in use.
@@ -386,7 +379,7 @@ mod tests {
             ..asked
         };
         let mut memory = Memory::new(Timestamp(0), &core);
-        memory.permit = Some((Timestamp(0), asked, missing(asked, permit)));
+        memory.permit = Some((Timestamp(0), asked, asked.saturating_sub(permit)));
         let refused = memory.refused(Timestamp(0), &|size| units_in(size, unit));
         let cut = refused.permit.expect("it is of now");
         assert_eq!((cut.asked_cu, cut.got_cu), (4.0, 2.0));

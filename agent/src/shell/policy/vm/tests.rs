@@ -1,6 +1,7 @@
 use daemon_kit::clock::Clock;
-use policy_contract::Spec;
+use policy_contract::{Fault, Spec};
 use prometheus_client::registry::Registry;
+use protocol::journal::{Answered, Milli};
 use protocol::permit::NamespacedName;
 use protocol::policy::Limits;
 use protocol::time::Timestamp;
@@ -71,4 +72,35 @@ fn version_that_was_never_asked_holds_no_past_and_no_replies() {
     let live = policy.asked.get(Role::Live).expect("a version decides");
     assert_eq!(live.past_bytes(), 0);
     assert!(policy.said.is_none());
+}
+
+#[test]
+fn answer_is_dated_by_the_size_that_it_asks_for() {
+    let core = core();
+    let policy = Policy::of("all", Spec::of_source("return 1"), Limits::default());
+    let mut active = Active::new(Role::Live, Arc::new(policy), &core, Timestamp(1));
+    let open = Open {
+        n: 1,
+        at: Timestamp(1),
+        checksum: 0,
+        starved: Milli(0),
+        vms: 1,
+        builtin: 1,
+    };
+    let mut since = |at, units, note: &str, fault| {
+        let record = Answered {
+            cu: units,
+            note: Some(note.to_owned()),
+            fault,
+            ..active.plain_record(&open, Timestamp(at))
+        };
+        active.shows(&record, Timestamp(at));
+        active.last.as_ref().expect("it was shown").since.0
+    };
+    assert_eq!(since(10, Some(2), "a", None), 10);
+    assert_eq!(since(11, Some(2), "b", None), 10, "only the note differs");
+    assert_eq!(since(12, Some(3), "b", None), 12);
+    assert_eq!(since(13, None, "", None), 13, "it holds");
+    assert_eq!(since(14, None, "", Some(Fault::Steps)), 14);
+    assert_eq!(since(15, None, "", Some(Fault::Steps)), 14);
 }
