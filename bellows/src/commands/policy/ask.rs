@@ -1,7 +1,6 @@
 //! `bellows policy run`: asks a policy once, about the newest recorded state of a VM, or about sets
 //! as they are.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -10,7 +9,7 @@ use clap::Args;
 use policy_contract::{FeedSource, Series, Spec};
 use serde_json::json;
 
-use super::{ask_sets, needs, object, program};
+use super::{ask_sets, needs, object, pack, program};
 use crate::commands::journal::{of_state, read};
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
@@ -35,7 +34,7 @@ pub(crate) struct RunArgs {
     #[arg(long = "params", value_name = "NAME=NUMBER", value_parser = object::parameter)]
     params: Vec<(String, f64)>,
     /// A series beyond load1, load5, used and cached; may be given again
-    #[arg(long = "series", value_name = "NAME", value_parser = object::series)]
+    #[arg(long = "series", value_name = "NAME", value_parser = pack::series)]
     series: Vec<Series>,
     /// A figure of the guest, as NAME=PORT:METRIC; may be given again
     #[arg(long = "feed", value_name = "NAME=PORT:METRIC", value_parser = object::feed)]
@@ -92,8 +91,12 @@ fn about_vm(context: &Context, args: &RunArgs, (spec, vm): (&Spec, &str)) -> Out
         );
     };
     out(&latest.input.canonical());
-    let question = temporary(&serde_json::to_value(&latest.input).unwrap_or_default())?;
-    let past = temporary(&json!({"now": latest.now, "series": latest.past}))?;
+    let question = program::input(
+        &serde_json::to_value(&latest.input)
+            .unwrap_or_default()
+            .to_string(),
+    )?;
+    let past = program::input(&json!({"now": latest.now, "series": latest.past}).to_string())?;
     let mut command = Command::new(&program);
     command
         .arg("run")
@@ -116,12 +119,4 @@ pub(super) fn answer_of(mut command: Command) -> Outcome {
     } else {
         Err(Fail::not_so("the policy has no valid answer"))
     }
-}
-
-pub(super) fn temporary(value: &serde_json::Value) -> Outcome<tempfile::NamedTempFile> {
-    let failed = |error: std::io::Error| Fail::bug(format!("no temporary file: {error}"));
-    let mut file = tempfile::NamedTempFile::new().map_err(failed)?;
-    file.write_all(value.to_string().as_bytes())
-        .map_err(failed)?;
-    Ok(file)
 }

@@ -38,7 +38,7 @@ pub(super) async fn run(
             .fix("see them all: bellows vmset list -A"));
     };
     out(&input.canonical());
-    let question = ask::temporary(&serde_json::to_value(&input).unwrap_or_default())?;
+    let question = program::input(&serde_json::to_value(&input).unwrap_or_default().to_string())?;
     let mut command = Command::new(&program);
     command
         .arg("run")

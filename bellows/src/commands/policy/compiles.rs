@@ -68,8 +68,7 @@ pub(super) fn ensure(name: &str, spec: &Spec) -> Outcome {
 fn check(program: PathBuf, spec: &Spec) -> Outcome<Report> {
     let failed =
         |error: &dyn std::fmt::Display| Fail::bug(format!("bellows-policy check: {error}"));
-    let source = tempfile::NamedTempFile::new().map_err(|error| failed(&error))?;
-    std::fs::write(source.path(), &spec.source).map_err(|error| failed(&error))?;
+    let source = program::input(&spec.source)?;
     let mut command = Command::new(program);
     command.args(["check", "--output", "json", "--questions", QUESTIONS]);
     if spec.scope == Scope::Set {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use hyper::http::Method;
-use policy_contract::{FeedSource, Pack, Scope, Series, Spec};
+use policy_contract::{FeedSource, Pack, Scope, Spec};
 use protocol::journal::Action;
 use protocol::policy::{GROUP, KEY_POLICY, KIND, ScalingPolicySpec, VERSION};
 use serde_json::{Map, Value, json};
@@ -66,10 +66,6 @@ impl From<ScopeArg> for Scope {
             ScopeArg::Set => Self::Set,
         }
     }
-}
-
-pub(super) fn series(text: &str) -> Result<Series, String> {
-    Series::of(text).ok_or_else(|| "it is no series, as `pressure`".to_owned())
 }
 
 pub(super) fn feed(text: &str) -> Result<FeedSource, String> {

@@ -53,7 +53,7 @@ pub(crate) struct UnpackArgs {
     into: PathBuf,
 }
 
-fn series(text: &str) -> Result<Series, String> {
+pub(super) fn series(text: &str) -> Result<Series, String> {
     Series::of(text).ok_or_else(|| "there is no such series".to_owned())
 }
 

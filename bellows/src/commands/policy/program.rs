@@ -1,8 +1,11 @@
 //! The program `bellows-policy`, which alone links Lua.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
+
+use tempfile::NamedTempFile;
 
 use crate::fail::{Fail, Outcome};
 
@@ -29,6 +32,14 @@ pub(crate) fn find() -> Outcome<PathBuf> {
                 .rule(format!("it is looked for in {folder} and on the PATH"))
                 .fix("build it: cargo build -p policy-cli")
         })
+}
+
+/// A temporary file that the program reads.
+pub(super) fn input(text: &str) -> Outcome<NamedTempFile> {
+    let failed = |error: std::io::Error| Fail::bug(format!("no temporary file: {error}"));
+    let mut file = NamedTempFile::new().map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)?;
+    Ok(file)
 }
 
 /// Replaces this process with the program. Returns only if that fails.

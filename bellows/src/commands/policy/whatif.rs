@@ -2,7 +2,6 @@
 //! `bellows-policy` runs the model, because it alone links Lua.
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -102,9 +101,7 @@ impl WhatIfArgs {
 pub(super) fn page(context: &Context, name: &str, since: WallTime, file: &Path) -> Outcome {
     let segments = of_state(context)?;
     let spec = newest(context, name, &segments)?;
-    let failed = |error: std::io::Error| Fail::bug(format!("no temporary file: {error}"));
-    let mut source = tempfile::NamedTempFile::new().map_err(failed)?;
-    source.write_all(spec.source.as_bytes()).map_err(failed)?;
+    let source = program::input(&spec.source)?;
     let parameters = spec.params.iter();
     let args = WhatIfArgs {
         policy: Some(source.path().to_owned()),
