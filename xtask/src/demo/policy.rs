@@ -29,16 +29,15 @@ pub(super) fn decide(site: &Site, file: &Path) -> Result<()> {
     let began = Instant::now();
     loop {
         interrupt::check()?;
-        let answers = shell::output(&mut site.command(&["policy", "show", NAME]))?;
-        // It has answered once the VM's line says what it would ask for.
-        let has_answered = answers.contains("would ask") || answers.contains("would hold");
-        let refused = if has_answered {
+        let shown = shell::output(&mut site.command(&["policy", "show", NAME, "-o", "json"]))?;
+        let policy: Value = serde_json::from_str(&shown).context("read the policy")?;
+        let refused = if policy["vms"][0]["answer"].is_object() {
             match shell::output(&mut site.command(&promote)) {
                 Ok(_) => return Ok(()),
                 Err(refused) => format!("{refused:#}"),
             }
         } else {
-            answers
+            shown
         };
         if began.elapsed() > PATIENCE {
             bail!("the policy does not decide after {PATIENCE:?}: {refused}");
