@@ -168,7 +168,7 @@ impl Checks {
         truth.stray = truth.stray.filter(|size| size.has_field_above(permit));
     }
 
-    /// A call will arrive once more.
+    /// A call may arrive once more.
     pub(crate) fn is_repeated(&mut self, operation: &Operation) {
         if let Operation::CreatePod(pod) = operation {
             self.names.repeated(pod);

@@ -2,7 +2,8 @@
 //!
 //! Most calls rest on the state they were decided on, so a late one changes nothing or is still
 //! counted. A patch of an agent is refused once a later patch of the VM has taken effect
-//! (`late_patches_are_refused`). Two calls remain:
+//! (`late_patches_are_refused`). A request to make a pod, which its controller has repeated since,
+//! makes another one once the first has gone (`PodNames`). Two calls remain:
 //!
 //! | call | counted for | guard |
 //! |---|---|---|
@@ -27,6 +28,7 @@ impl World {
     /// The server takes the call in and does not answer in time.
     pub(crate) fn stall(&mut self, number: u64, deadline: Timestamp, call: Call) {
         self.tally.count("api stalled");
+        self.checks.is_repeated(&call.operation);
         let at = self.now + self.rng.span(LATENESS.0, LATENESS.1);
         self.fault_schedule.stalled_until = self.fault_schedule.stalled_until.max(at);
         self.put(deadline, Event::CallAnswers(number, ApiResponse::Nothing));

@@ -1,8 +1,8 @@
 //! Which pods were made by a request that arrived a second time.
 //!
-//! A proxy may send on a request that was answered long ago. Where the pod it made has gone
-//! meanwhile, it makes another one that nobody wants: its controller is right to take it away,
-//! whatever its guest does.
+//! A proxy may send on a request that was answered long ago, and a stalled server may carry one out
+//! that its controller has repeated since. Where the pod has gone meanwhile, it makes another one
+//! that nobody wants: its controller is right to take it away, whatever its guest does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +13,14 @@ use crate::store::Object;
 /// Names of pods, and who was made by them.
 #[derive(Debug, Default)]
 pub(crate) struct PodNames {
-    /// Names whose request arrives twice.
+    /// Names whose request may arrive twice.
     repeated: BTreeSet<String>,
     /// The first pod of each name: its uid.
     first: BTreeMap<String, String>,
 }
 
 impl PodNames {
-    /// The request to make this pod arrives twice.
+    /// The request to make this pod may arrive twice.
     pub(crate) fn repeated(&mut self, pod: &Value) {
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
         self.repeated.insert(name.to_owned());
