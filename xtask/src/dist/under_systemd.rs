@@ -20,6 +20,9 @@ const PATIENCE_S: &str = "300";
 /// What goes into the guest beside the package.
 const SETTINGS: &str = "VM_MONITOR_ADDR=0.0.0.0:10369\nVM_MONITOR_METRICS_ADDR=0.0.0.0:9100\nVM_MONITOR_CGROUP=system.slice\n\
                         VM_MONITOR_SOFT_SQUEEZE=on\n";
+/// Keeps the timer from running what looks run. systemd draws the random delay anew with each change
+/// of the service, so the timer of the package may fire from 10 min after boot at any of them.
+const LATE: &str = "[Timer]\nOnBootSec=\nOnBootSec=1d\nOnUnitInactiveSec=1d\n";
 const LOOK: &str = include_str!("look.sh");
 const LOOK_UNIT: &str = "[Unit]\nAfter=vm-monitor.service\n[Service]\nExecStart=/usr/local/bin/look\n\
                          EnvironmentFile=/etc/default/vm-monitor\nStandardOutput=file:/dev/ttyS0\n\
@@ -74,12 +77,18 @@ pub(super) fn root(parts: &Parts, package: &Path, look: &str, folder: &Path) -> 
     root
 }
 
-/// Writes the monitor's settings and what looks at it into a root.
+/// Writes the monitor's settings, a later timer and what looks at them into a root.
 pub(super) fn furnish(root: &Path, look: &str) {
     for (name, content, mode) in [
         ("etc/default/vm-monitor", SETTINGS, 0o600),
         ("usr/local/bin/look", look, 0o755),
         ("etc/systemd/system/look.service", LOOK_UNIT, 0o644),
+        // By its name it comes before the drop-in of a schedule.
+        (
+            "etc/systemd/system/bellows-upgrade.timer.d/05-late.conf",
+            LATE,
+            0o644,
+        ),
         // Without one systemd asks whoever sits at the console who they are.
         (
             "etc/machine-id",
