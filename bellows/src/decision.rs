@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::view::units::{cores, memory};
-pub(crate) use policy::PolicyView;
+pub(crate) use policy::{PolicyAnswer, PolicyView};
 
 /// A decision, as the agent's dump spells it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -4,7 +4,8 @@
 //! A reader that wants the last hours only names their begin. Each segment begins with a checkpoint
 //! of every VM, so reading can begin at any segment.
 
-use std::collections::BTreeSet;
+mod policies;
+
 use std::time::SystemTime;
 
 use daemon_kit::journal::files::{self, SegmentFile};
@@ -15,6 +16,7 @@ use protocol::journal::{
 use protocol::units::Resources;
 use serde_json::json;
 
+use self::policies::Policies;
 use crate::commands::journal::{calendar, of_state, unreadable};
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
@@ -165,8 +167,7 @@ pub(crate) struct Need {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Past {
     pub(crate) entries: Vec<Entry>,
-    /// Names of the policies that the VM has had.
-    pub(crate) policies: BTreeSet<String>,
+    pub(crate) policies: Policies,
     pub(crate) needs: Vec<Need>,
     /// Permits, by the time in microseconds since 1970 at which they came.
     pub(crate) permits: Vec<(i64, Resources)>,
@@ -318,7 +319,8 @@ impl<'a> Reader<'a> {
                     entry.ends.push(*end);
                 }
             }
-            Record::Bound(bound) => past.policies.extend(bound.name),
+            Record::Bound(bound) => past.policies.bound(head.run, head.wall, bound),
+            Record::Answered(answered) => past.policies.answered(head.run, head.wall, answered),
             Record::Sampled(sampled) => {
                 for (at, step) in sampled.block.0 {
                     if let Step::System(sample) = step {

@@ -99,11 +99,18 @@ async fn v05_recorded_answers_are_the_same_when_asked_again() {
         return;
     }
     let site = with_policy("pg", &library("database.lua")).await;
-    report(&site, 2).await;
+    let report = report(&site, 2).await;
     let words = site.bellows(&["why", "pg"]).await.unwrap();
     assert!(
         words.contains("andidate") && words.contains("db"),
         "{words}"
+    );
+    let at = report["to"].as_str().unwrap();
+    let words = site.bellows(&["why", "pg", "--at", at]).await.unwrap();
+    let quoted = "Policy db decides nothing: its candidate";
+    assert!(
+        words.contains(quoted) && words.contains(" would ask "),
+        "{at}: {words}"
     );
     let replayed = site.bellows(&["replay"]).await.unwrap();
     for part in [

@@ -88,7 +88,7 @@ pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
     let past = decided(context, &key)?;
     let mut entries = past.entries;
     entries.drain(..entries.len().saturating_sub(args.last));
-    let mut objects = past.policies;
+    let mut objects = past.policies.names();
     objects.insert(key);
     let mut actions = people::on(context, &objects)?;
     actions.drain(..actions.len().saturating_sub(args.last));
@@ -132,7 +132,7 @@ fn print(context: &Context, entries: &[Entry]) {
     table.print(context.paint());
 }
 
-/// The decision in force at a time and its outcome, in one sentence.
+/// The decision in force at a time and its outcome in one sentence, and what a policy answered then.
 pub(crate) fn why_at(
     context: &Context,
     (namespace, name): (&str, &str),
@@ -141,16 +141,23 @@ pub(crate) fn why_at(
 ) -> Outcome {
     let key = format!("{namespace}/{name}");
     let before = |entry: &Entry| entry.unix_us() <= at.0;
-    let Some(entry) = decided(context, &key)?.entries.into_iter().rfind(before) else {
+    let past = decided(context, &key)?;
+    let Some(entry) = past.entries.into_iter().rfind(before) else {
         return Err(Fail::not_so(format!(
             "the journal has no decision about {key} before {at}"
         )));
     };
-    match format {
-        Format::Json | Format::Yaml => print_value(format, &entry.value()),
-        Format::Table | Format::Wide => {
-            out(&entry.sentence(&key));
-            Ok(())
+    let policy = past.policies.at(at.0);
+    if matches!(format, Format::Json | Format::Yaml) {
+        let mut value = entry.value();
+        if let Some(policy) = policy {
+            value["policy"] = json!(policy);
         }
+        return print_value(format, &value);
     }
+    out(&entry.sentence(&key));
+    if let Some(policy) = policy {
+        out(&policy.sentences());
+    }
+    Ok(())
 }

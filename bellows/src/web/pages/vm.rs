@@ -107,7 +107,7 @@ impl VmJournal {
         let since = SystemTime::now().checked_sub(begin);
         let since = since.unwrap_or(SystemTime::UNIX_EPOCH);
         let past = past(context, key, Range::Since(since, JOURNAL_BYTES))?;
-        let mut objects = past.policies.clone();
+        let mut objects = past.policies.names();
         objects.insert(key.to_owned());
         let actions = people::on(context, &objects)?;
         Ok(Self {
