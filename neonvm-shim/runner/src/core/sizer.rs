@@ -96,6 +96,8 @@ pub struct Sizer {
     device: Option<DeviceView>,
     /// The device was queried after the last request for another size.
     device_fresh: bool,
+    /// Size requested of the device since the last look at it.
+    requesting: Option<Bytes>,
     /// The device before the monitor was disconnected: reported until the next look.
     device_before: Option<DeviceView>,
     /// Both CPUs and memory have been queried.
@@ -160,6 +162,7 @@ impl Sizer {
             leaving_since: None,
             device: (shape.device.0 == 0).then(DeviceView::default),
             device_fresh: shape.device.0 == 0,
+            requesting: None,
             device_before: None,
             looked: false,
             memory_moved: now,

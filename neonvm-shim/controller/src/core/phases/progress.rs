@@ -60,8 +60,8 @@ impl Draft<'_> {
         }
     }
 
-    /// Writes the guest's size into the status. A guest with an order of another size may be about
-    /// to grow, so the status does not shrink then. The scheduler assumes that a guest which is
+    /// Writes the guest's size into the status. A guest with an order of another size, or whose QEMU
+    /// is still asked for more memory, may be about to grow, so the status does not shrink then. The scheduler assumes that a guest which is
     /// seen to shrink goes on shrinking.
     pub(super) fn measured(&mut self, state: &RunnerState) {
         // A runner that has just adopted its QEMU reports too little. The status keeps the last
@@ -70,7 +70,9 @@ impl Draft<'_> {
             return;
         }
         let mut size = size_of(state);
-        if self.fit(state) == Fit::Unordered || self.is_ordering_another() {
+        let is_asked_for_more = state.memory.requested > state.memory.plugged;
+        let is_unordered = self.fit(state) == Fit::Unordered || self.is_ordering_another();
+        if is_asked_for_more || is_unordered {
             size = size.field_max(status_size(&self.status));
         }
         self.status.cpus = Some(size.cpu);

@@ -22,8 +22,8 @@ impl Sizer {
         }
         let at_rest = view.requested == view.size;
         self.at_rest_since = at_rest.then(|| self.at_rest_since.unwrap_or(now));
-        self.device = Some(view);
-        self.device_fresh = true;
+        (self.device, self.device_fresh) = (Some(view), true);
+        self.requesting = None;
         let rested = self.has_rested(now);
         if self.reserved.is_none() || (rested && !self.reserved_at_rest) {
             self.learn_reserved(rested);
@@ -63,6 +63,7 @@ impl Sizer {
         if view.requested != wanted {
             (self.memory.busy, self.device_fresh) = (true, false);
             self.at_rest_since = None;
+            self.requesting = Some(wanted);
             self.pending.push(Action::Request(wanted));
         } else if view.size != wanted {
             self.memory.wait(now);

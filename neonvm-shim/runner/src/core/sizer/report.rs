@@ -132,14 +132,15 @@ impl Sizer {
         }
     }
 
-    /// State of the memory for the runner's state.
+    /// State of the memory for the runner's state. A size that was requested since the last look
+    /// counts if it is more: the guest may take it at any time.
     #[must_use]
     pub fn memory(&self) -> MemoryState {
         let view = self.device.or(self.device_before).unwrap_or_default();
         MemoryState {
             base: self.shape.base,
             plugged: view.size,
-            requested: view.requested,
+            requested: view.requested.max(self.requesting.unwrap_or_default()),
             guest_total: self.guest.and_then(|guest| guest.mem_total),
         }
     }

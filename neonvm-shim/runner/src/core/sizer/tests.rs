@@ -357,6 +357,24 @@ fn growth_revoked_before_its_look_is_revoked() {
     assert_eq!((world.requested, world.size), (0, 0), "{:?}", world.log);
 }
 
+/// Before the fix, the state was that of before the request: the controller lowered what the pod
+/// requests, and then the guest took the memory (N41).
+#[test]
+fn growth_revoked_before_its_look_is_reported_until_the_look() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    world.order(1000, 2 * GIB, 1);
+    world.act();
+    world.order(1000, GIB, 2);
+    let reported = |world: &World| world.sizer.memory().requested;
+    assert_eq!(reported(&world), Bytes(GIB), "{:?}", world.log);
+    world.sizer.handle(world.now, Event::QmpDown);
+    assert_eq!(reported(&world), Bytes(GIB), "nobody looks");
+    world.sizer.handle(world.now, Event::QmpUp);
+    world.run(Span::from_secs(2));
+    assert_eq!(reported(&world), Bytes(0));
+}
+
 #[test]
 fn repeated_order_changes_nothing_and_a_new_revision_of_its_size_is_done_at_once() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);

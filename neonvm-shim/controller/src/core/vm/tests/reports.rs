@@ -147,6 +147,24 @@ fn less_than_before_is_not_told_of_a_guest_that_is_on_its_way_to_more() {
     assert_eq!(status_mib(&world), 2560, "it was told the wanted size");
 }
 
+#[test]
+fn less_than_before_is_not_told_while_qemu_is_asked_for_more() {
+    let (mut world, pod) = shrinking();
+    let asked = |world: &mut World, mib: u64| {
+        let state = world.runners.get_mut(&pod).expect("the runner is there");
+        state.memory.requested = Bytes(Bytes::mib(mib).0 - state.memory.base.0);
+    };
+    // A growth reached QEMU before the order that took it back.
+    asked(&mut world, 4096);
+    has(&mut world, &pod, 2560);
+    world.settle();
+    assert_eq!(status_mib(&world), 3072, "the guest may take it");
+    asked(&mut world, 2048);
+    has(&mut world, &pod, 2560);
+    world.settle();
+    assert_eq!(status_mib(&world), 2560);
+}
+
 /// What the condition says of a guest whose runner reports `full`.
 fn reported(world: &mut World, pod: &str, full: Option<DiskFull>) -> Option<String> {
     let state = world.runners.get_mut(pod).expect("the runner is there");

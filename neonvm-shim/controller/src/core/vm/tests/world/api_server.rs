@@ -90,6 +90,8 @@ impl World {
                 state.orders = Some(taken.map_err(|why| refused(&why.to_string()))?);
                 state.generation += 1;
                 state.cpus.ahead = state.cpus.ahead.and(Some(MilliCpu(0)));
+                let plugged = order.memory.0.saturating_sub(state.memory.base.0);
+                state.memory.requested = Bytes(plugged);
                 let (order, stages) = (order.clone(), vec![]);
                 state.resize = Some(ResizeReport {
                     order,
