@@ -3,15 +3,17 @@
 //! Most calls rest on the state they were decided on, so a late one changes nothing or is still
 //! counted. A patch of an agent is refused once a later patch of the VM has taken effect
 //! (`late_patches_are_refused`). A request to make a pod, which its controller has repeated since,
-//! makes another one once the first has gone (`PodNames`). Two calls remain:
+//! makes another one once the first has gone (`PodNames`). Three calls remain:
 //!
 //! | call | counted for | guard |
 //! |---|---|---|
 //! | the last patch of an agent that has ended, until its successor patches the VM | 12 s after the first contact of the successor | `LEGACY_LASTS`, the agent's own time limit |
 //! | a write or a binding of a scheduler that has ended | 2 s | `--takeover-wait-ms` |
+//! | a change of what a pod requests to less, that its controller has given up | 10 s | the controller's own time limit |
 //!
-//! Of these only a bound is promised (docs/scheduler.md): a node is overcommitted by no more than
-//! they added, and no longer than until the VM's guest has reached a smaller size.
+//! Of these only a bound is promised. A node is overcommitted by no more than the first two added,
+//! and no longer than until the VM's guest has reached a smaller size (docs/scheduler.md). A pod
+//! requests less than its guest has until its controller sees that.
 
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
@@ -51,6 +53,7 @@ impl World {
             Caller::Read { .. } | Caller::Controller { .. } => true,
         };
         let is_bind = matches!(call.operation, Operation::Bind(..));
+        let is_resize = matches!(call.operation, Operation::ResizePod(..));
         let base = self.granted(vm);
         let answer = self.execute(&call);
         self.tell_changes();
@@ -59,6 +62,10 @@ impl World {
         }
         self.tally.count("stalled call carried out");
         self.note(Note::Fault("stalled call carried out", vm));
+        if is_resize {
+            self.checks.truth[vm].unrequested = true;
+            self.requests_cover_again(vm);
+        }
         let (size, base) = if is_bind {
             (self.granted(vm), Resources::default())
         } else {

@@ -3,7 +3,7 @@
 
 use sim::{Level, Options, Outcome, PolicyKind};
 
-/// Seeds that found a bug: `level seed steps [requests|hostile|batch]  # what`.
+/// Seeds that found a bug: `level seed steps [requests] [replicas] [hostile|batch]  # what`.
 const FOUND: &str = include_str!("../seeds/found.txt");
 
 fn holds(options: Options) -> Outcome {
@@ -180,11 +180,14 @@ fn seeds_that_found_something_hold_now() {
         };
         let (seed, steps) = (number(), number());
         let mut options = Options::short(seed, level, steps);
-        match words.next() {
-            Some("requests") => options.requests = true,
-            Some("hostile") => options.policy = PolicyKind::Hostile,
-            Some("batch") => options.policy = PolicyKind::Batch,
-            _ => {}
+        for word in words.take_while(|word| *word != "#") {
+            match word {
+                "requests" => options.requests = true,
+                "replicas" => options.replicas = 2,
+                "hostile" => options.policy = PolicyKind::Hostile,
+                "batch" => options.policy = PolicyKind::Batch,
+                other => panic!("{other} is no option: {line}"),
+            }
         }
         holds(options);
         replayed += 1;

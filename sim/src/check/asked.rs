@@ -142,17 +142,19 @@ impl World {
 
     /// N13, N26 per resource: a decrease is permitted as asked, an increase between the old permit
     /// and what is asked; N09: a first contact is permitted exactly what it tells, when that is
-    /// what the object uses.
+    /// what the object uses. A request whose task is gone gives back nothing that its successor has
+    /// given up: its answer, which nobody awaits, may be less.
     pub(crate) fn permits_stay_between_old_and_asked(
         &mut self,
         vm: usize,
         request: &AgentRequest,
         permit: Resources,
+        is_awaited: bool,
     ) {
         let (asked, last) = (request.resources, request.last_permit);
         let low = last.unwrap_or(asked).field_min(asked);
         self.checked();
-        if permit.has_field_above(asked) || permit.has_field_below(low) {
+        if permit.has_field_above(asked) || is_awaited && permit.has_field_below(low) {
             let text = format!("asked {asked}, last {last:?}, permit {permit}");
             self.checks
                 .fail("n13_permits_stay_between_old_and_asked", Some(vm), text);

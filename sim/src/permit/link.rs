@@ -61,6 +61,14 @@ impl World {
         self.scheduler_asked(replica, number, body);
     }
 
+    /// Whether the task that sent a request is there.
+    pub(crate) fn is_awaited(&self, number: u64) -> bool {
+        self.flights.get(&number).is_some_and(|flight| {
+            let agent_task = self.vms[flight.vm].agent_task.as_ref();
+            agent_task.is_some_and(|agent_task| agent_task.id == flight.agent_task)
+        })
+    }
+
     /// The answer leaves the scheduler.
     pub(crate) fn send_answer(
         &mut self,

@@ -155,7 +155,8 @@ impl World {
                 vm,
                 permit: response.permit,
             });
-            self.permits_stay_between_old_and_asked(vm, &request, response.permit);
+            let is_awaited = self.is_awaited(flight);
+            self.permits_stay_between_old_and_asked(vm, &request, response.permit, is_awaited);
             self.permits_are_durable_before_said(vm, &request, response.permit);
         } else if let (Err(refusal), Some(vm)) = (&result, vm) {
             self.note(Note::Refused {
