@@ -105,6 +105,9 @@ async fn v05_recorded_answers_are_the_same_when_asked_again() {
         words.contains("andidate") && words.contains("db"),
         "{words}"
     );
+    let refused = site.bellows(&["policy", "report", "nosuch"]).await;
+    let refused = format!("{:#}", refused.unwrap_err());
+    assert!(refused.contains("does not exist"), "{refused}");
     let at = report["to"].as_str().unwrap();
     let words = site.bellows(&["why", "pg", "--at", at]).await.unwrap();
     let quoted = "Policy db decides nothing: its candidate";

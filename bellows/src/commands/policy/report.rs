@@ -11,11 +11,13 @@ use std::sync::Arc;
 
 use agent::{Oracle, Reasked, Replay, Seen};
 use clap::Args;
+use daemon_kit::exit::Exit;
 use policy_contract::{Input, Spec};
 use protocol::journal::Record;
 use protocol::policy::Role;
 use protocol::time::WallTime;
 use serde::Serialize;
+use serde_json::Value;
 
 use self::coverage::Coverage;
 pub(super) use self::of_sets::of_sets;
@@ -282,11 +284,11 @@ fn version(((role, digest), counts): ((Role, String), Counts)) -> VersionReport 
     }
 }
 
-/// The canary by the policy's object. The report is of the journal, which needs no API server.
-async fn canary(context: &Context, name: &str) -> Option<Canary> {
+/// The policy's object. `None` without an API server: the report is of the journal, which needs
+/// none.
+async fn object(context: &Context, name: &str) -> Option<Outcome<Value>> {
     let api = context.api().await.ok()?;
-    let object = api.get(Kind::Policy, "", name).await.ok()?;
-    Canary::of(&object)
+    Some(api.get(Kind::Policy, "", name).await)
 }
 
 pub(super) async fn run(context: &Context, args: &ReportArgs) -> Outcome {
@@ -297,6 +299,7 @@ pub(super) async fn run(context: &Context, args: &ReportArgs) -> Outcome {
         .keys()
         .any(|(role, _)| *role == Role::Live);
     let [from, to, journal_to] = gathered.coverage.texts();
+    let object = object(context, &args.name).await;
     let report = Report {
         policy: gathered.policy,
         from,
@@ -308,13 +311,20 @@ pub(super) async fn run(context: &Context, args: &ReportArgs) -> Outcome {
         vms: gathered.vms,
         largest: gathered.largest,
         actuator_calls: (!has_live).then_some(0),
-        canary: canary(context, &args.name).await,
+        canary: object
+            .as_ref()
+            .and_then(|object| Canary::of(object.as_ref().ok()?)),
     };
     if matches!(args.output, Format::Json | Format::Yaml) {
         print_value(args.output, &report)?;
         return page(context, args, WallTime(since));
     }
     if report.total == Counts::default() {
+        if let Some(Err(absent)) = object
+            && absent.exit() == Exit::NotSo
+        {
+            return Err(absent);
+        }
         let reaches = report.journal_to;
         let reaches = reaches.map_or_else(String::new, |to| format!("; it reaches {to}"));
         return Err(Fail::not_so(format!(
