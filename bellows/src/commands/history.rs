@@ -132,7 +132,7 @@ fn print(context: &Context, entries: &[Entry]) {
     table.print(context.paint());
 }
 
-/// The decision in force at a time and its outcome in one sentence, and what a policy answered then.
+/// The decision in force at a time and its outcome, in one sentence, and what a policy answered.
 pub(crate) fn why_at(
     context: &Context,
     (namespace, name): (&str, &str),

@@ -60,9 +60,9 @@ impl Draft<'_> {
         }
     }
 
-    /// Writes the guest's size into the status. A guest with an order of another size, or whose QEMU
-    /// is still asked for more memory, may be about to grow, so the status does not shrink then. The scheduler assumes that a guest which is
-    /// seen to shrink goes on shrinking.
+    /// Writes the guest's size into the status. A guest with an order of another size, or whose
+    /// QEMU is still asked for more memory, may be about to grow, so the status does not shrink
+    /// then. The scheduler assumes that a guest which is seen to shrink goes on shrinking.
     pub(super) fn measured(&mut self, state: &RunnerState) {
         // A runner that has just adopted its QEMU reports too little. The status keeps the last
         // size.
