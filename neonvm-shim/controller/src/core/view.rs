@@ -86,8 +86,10 @@ pub struct PlanInput<'a> {
     pub head_start: &'a HeadStart,
     /// Sizes of orders that are in flight to the runner of a pod, or whose outcome is unknown.
     pub ordering: &'a [(String, Resources)],
-    /// Change of the pod's requests that is in flight, or whose outcome is unknown.
+    /// Change of the pod's requests that is in flight.
     pub resizing: Option<&'a [PatchOp]>,
+    /// Changes of the pod's requests whose outcome is unknown.
+    pub resize_unsure: &'a [Vec<PatchOp>],
     /// The size the guest had when the resize under way began.
     pub scaling_from: Option<Resources>,
     /// Time of this plan, monotonic and calendar.

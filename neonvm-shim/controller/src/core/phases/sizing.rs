@@ -39,8 +39,9 @@ impl Draft<'_> {
         let ops = metadata::expected_at(self.vm, self.input.settings, size).patch(&pod.metadata);
         let resize = self.requests(pod);
         let by_requests = self.is_sized_by_requests(pod);
-        let may_be_less = self.input.resizing;
-        let may_be_less = may_be_less.is_some_and(|ops| requests::undercuts(self.vm, ops));
+        let unsure = self.input.resize_unsure.iter().map(Vec::as_slice);
+        let mut changes = unsure.chain(self.input.resizing);
+        let may_be_less = changes.any(|ops| requests::undercuts(self.vm, ops));
         let counted = metadata::counted(&ops);
         let in_sync = (by_requests || counted.is_empty())
             && !may_be_less

@@ -77,8 +77,8 @@ impl VmCore {
         permanent: bool,
     ) {
         match action {
-            Action::ResizePod { ops, .. } => {
-                self.resize_unsure = (!permanent).then_some(ops);
+            Action::ResizePod { ops, .. } if !permanent && !self.resize_unsure.contains(&ops) => {
+                self.resize_unsure.push(ops);
             }
             Action::SetSize { .. } if permanent => {
                 self.ordering.pop();
@@ -161,7 +161,7 @@ impl VmCore {
             }
             (action, ActionResponse::Pod(pod)) => self.pod_returned(at, action.kind(), *pod),
             (_, ActionResponse::PodGone(name)) => {
-                self.resize_unsure = None;
+                self.resize_unsure.clear();
                 self.lost_pod(&name);
             }
             (Action::ReadMigration { uid, .. }, ActionResponse::MigrationClaim(found)) => {
@@ -218,10 +218,10 @@ impl VmCore {
         match kind {
             Kind::ResizePod => {
                 self.resized_at = at.now;
-                self.resize_unsure = None;
+                self.resize_unsure.clear();
             }
             Kind::ReadPod => {
-                self.resize_unsure = None;
+                self.resize_unsure.clear();
                 return self.read_pod(at, pod);
             }
             _ => {}

@@ -181,19 +181,28 @@ impl VmCore {
             head_start: &self.head_start,
             ordering: &self.ordering,
             resizing: self.resizing(),
+            resize_unsure: self.resize_unsure(),
             scaling_from: self.scaling_from,
             at,
         })
     }
 
-    /// Change of the pod's requests that is under way, or whose outcome is unknown. A change that
-    /// keeps failing delays no growth.
+    /// Change of the pod's requests that is under way.
     fn resizing(&self) -> Option<&[PatchOp]> {
-        if let Some(Action::ResizePod { ops, .. }) = self.busy.get(&Peer::Requests) {
-            return Some(ops);
+        match self.busy.get(&Peer::Requests)? {
+            Action::ResizePod { ops, .. } => Some(ops),
+            _ => None,
         }
-        let fails = self.failures.contains_key(&Kind::ResizePod);
-        self.resize_unsure.as_deref().filter(|_| !fails)
+    }
+
+    /// Changes of the pod's requests whose outcome is unknown. One that keeps failing delays no
+    /// growth.
+    fn resize_unsure(&self) -> &[Vec<PatchOp>] {
+        if self.failures.contains_key(&Kind::ResizePod) {
+            &[]
+        } else {
+            &self.resize_unsure
+        }
     }
 
     fn may(&mut self, kind: Kind, now: Timestamp) -> bool {

@@ -73,8 +73,9 @@ pub struct VmCore {
     /// Orders to a pod's runner, with their sizes, that are in flight or have an unknown outcome. A
     /// response to a later order, or to the same order sent again, clears them.
     pub(super) ordering: Vec<(String, Resources)>,
-    /// Change of the pod's requests with an unknown outcome, until the pod is read.
-    pub(super) resize_unsure: Option<Vec<PatchOp>>,
+    /// Changes of the pod's requests with an unknown outcome, until one has an answer or the pod is
+    /// read.
+    pub(super) resize_unsure: Vec<Vec<PatchOp>>,
     pub(super) scaling_from: Option<Resources>,
     /// Size of the guest when the order under way was decided. A report may arrive before the
     /// order's response.
@@ -116,7 +117,7 @@ impl VmCore {
             resized_at: Timestamp(0),
             head_start: HeadStart::default(),
             ordering: Vec::new(),
-            resize_unsure: None,
+            resize_unsure: Vec::new(),
             scaling_from: None,
             ordered_from: None,
             must_read_vm: false,

@@ -88,6 +88,23 @@ fn n41_nor_before_it_is_known_what_became_of_that_change() {
     assert!(at("ResizePod") < at("SetSize"), "{after:?}");
 }
 
+/// The next change, to more than that and less than the pod has, hid it.
+#[test]
+fn n41_nor_while_another_change_is_under_way() {
+    let (mut world, _, lower) = lowering();
+    world.is_done(Kind::ResizePod, world.at, lost());
+    world.edit(|vm| set_size(vm, 1000, 3, 3, 1));
+    let mut after = begun(&mut world);
+    for _ in 0..2 {
+        world.pass(REQUESTS_INTERVAL);
+        after.extend(begun(&mut world));
+    }
+    let kinds = kinds(&after);
+    assert!(kinds.contains(&Kind::ResizePod), "{after:?}");
+    assert!(!kinds.contains(&Kind::SetSize), "{after:?}");
+    world.carry_out(&lower).expect("it arrives late");
+}
+
 /// A VM that is to grow to two CPUs and 4 GiB, its pod, and the order to its runner that is on its
 /// way; by then it is to be small again.
 fn taken_back() -> (World, String, Action) {
