@@ -18,4 +18,4 @@ mod starting;
 
 pub use alive::SILENCE_REPORTED;
 pub use progress::PROGRESS_INTERVAL;
-pub use sizing::REQUESTS_INTERVAL;
+pub use sizing::{ORDER_LASTS, REQUESTS_INTERVAL};

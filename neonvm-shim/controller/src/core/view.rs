@@ -82,6 +82,8 @@ pub struct PlanInput<'a> {
     pub progress_at: Timestamp,
     /// When the pod's requests were last changed.
     pub resized_at: Timestamp,
+    /// When the VM was first seen, if it had a pod of an earlier controller by then.
+    pub took_over_at: Option<Timestamp>,
     /// CPUs that the guest starts ahead of their order.
     pub head_start: &'a HeadStart,
     /// Sizes of orders that are in flight to the runner of a pod, or whose outcome is unknown.

@@ -18,6 +18,8 @@ use crate::core::view::RunnerView;
 
 /// Shortest pause between two writes of a pod's requests while its guest shrinks.
 pub const REQUESTS_INTERVAL: Span = Span::from_secs(1);
+/// Longest time for which an order of a controller that has ended may be on its way.
+pub const ORDER_LASTS: Span = Span::from_secs(10);
 
 impl Draft<'_> {
     /// Syncs the pod, then orders the size. The scheduler sums up a node by its pods and must never
@@ -121,9 +123,10 @@ impl Draft<'_> {
                 message: peer_text(message),
             });
         }
+        let may_shrink = !self.has_just_taken_over();
         let has = match self.input.runner {
-            RunnerView::Known(state) => self.may_have(state),
-            RunnerView::NoLink | RunnerView::Silent { .. } => None,
+            RunnerView::Known(state) if may_shrink => self.may_have(state),
+            _ => None,
         };
         let mut change = requests::change(self.vm, pod, has)?;
         change.grows &= !self.input.failures.contains_key(&Kind::ResizePod);
@@ -144,10 +147,19 @@ impl Draft<'_> {
         Some(orders.fold(has, Resources::field_max))
     }
 
+    /// Whether an order of the controller before may still reach the runner. If so, looks again.
+    fn has_just_taken_over(&mut self) -> bool {
+        let at = self.input.took_over_at;
+        at.is_some_and(|at| self.is_before(at + ORDER_LASTS))
+    }
+
     /// Whether the pod may say less than it does. The guest has the size of its boot or of an
     /// earlier order until the status shows less. After a crash of the controller the status may
     /// show too little.
-    fn may_say_less(&self) -> bool {
+    fn may_say_less(&mut self) -> bool {
+        if self.has_just_taken_over() {
+            return false;
+        }
         let RunnerView::Known(state) = self.input.runner else {
             return false;
         };

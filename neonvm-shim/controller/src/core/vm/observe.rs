@@ -84,6 +84,9 @@ impl VmCore {
         for name in self.missing_pods.take_others(pod) {
             self.pods.remove(&name);
         }
+        if self.vm.is_none() && !pod.is_empty() {
+            self.took_over_at = Some(at.now);
+        }
         self.vm = Some(vm);
         if uses_the_suffix {
             // However that was learnt: no later pod gets the name of this one.

@@ -178,6 +178,7 @@ impl VmCore {
             wanted_since: self.stages.wanted_since(),
             progress_at: self.progress_at,
             resized_at: self.resized_at,
+            took_over_at: self.took_over_at,
             head_start: &self.head_start,
             ordering: &self.ordering,
             resizing: self.resizing(),

@@ -69,6 +69,8 @@ pub struct VmCore {
     pub(super) suffix: String,
     pub(super) progress_at: Timestamp,
     pub(super) resized_at: Timestamp,
+    /// When the VM was first seen, if it had a pod of an earlier controller by then.
+    pub(super) took_over_at: Option<Timestamp>,
     pub(super) head_start: HeadStart,
     /// Orders to a pod's runner, with their sizes, that are in flight or have an unknown outcome. A
     /// response to a later order, or to the same order sent again, clears them.
@@ -115,6 +117,7 @@ impl VmCore {
             suffix: String::new(),
             progress_at: Timestamp(0),
             resized_at: Timestamp(0),
+            took_over_at: None,
             head_start: HeadStart::default(),
             ordering: Vec::new(),
             resize_unsure: Vec::new(),

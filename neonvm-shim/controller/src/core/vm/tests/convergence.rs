@@ -12,6 +12,7 @@ use super::phases::running;
 use super::reports::{has, status_mib};
 use super::world::World;
 use crate::core::metadata::annotated_size;
+use crate::core::phases::ORDER_LASTS;
 use crate::core::refusal::Refusal;
 use crate::core::testing::sample_vm;
 use crate::core::vm::Event;
@@ -306,6 +307,25 @@ fn a_guest_that_boots_larger_than_its_pod_says_is_told_a_size_once_the_pod_says_
     assert_eq!(world.status().cpus, Some(MilliCpu(1000)));
 }
 
+/// A controller that died had ordered a growth, and the order was on its way.
+#[test]
+fn pod_says_less_only_once_no_order_of_the_controller_before_may_arrive() {
+    let (mut world, pod) = running(&sample_vm());
+    let said = |world: &World| annotated_size(&world.pod(&pod).metadata);
+    let before = said(&world);
+    world.edit(|vm| vm.spec.guest.memory_slots.r#use = 4);
+    let order = until_ordered(&mut world);
+    let large = said(&world);
+    assert_ne!(large, before);
+    world.edit(|vm| vm.spec.guest.memory_slots.r#use = 1);
+    world.restart_controller();
+    world.settle();
+    assert_eq!(said(&world), large, "{order:?} may arrive");
+    world.pass(ORDER_LASTS);
+    world.settle();
+    assert_eq!(said(&world), before);
+}
+
 /// The status is of a guest that went on growing after the controller had died.
 #[test]
 fn a_pod_says_less_only_once_the_status_says_what_its_guest_has() {
@@ -319,7 +339,9 @@ fn a_pod_says_less_only_once_the_status_says_what_its_guest_has() {
     state.memory.plugged = Bytes(Bytes::mib(4096).0 - state.memory.base.0);
     world.edit(|vm| vm.spec.guest.memory_slots.r#use = 1);
     world.restart_controller();
-    let kinds = world.settle();
+    let mut kinds = world.settle();
+    world.pass(ORDER_LASTS);
+    kinds.extend(world.settle());
     let at = |kind| kinds.iter().position(|it| *it == format!("{kind:?}"));
     assert!(at(Kind::WriteStatus).is_some());
     assert!(
