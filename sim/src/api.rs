@@ -152,7 +152,13 @@ impl World {
                     (patched, _) => patched,
                 }
             }
-            Operation::ResizePod(name, ops) => return self.resize_pod(name, ops),
+            Operation::ResizePod(name, ops) => {
+                let epoch = match call.caller {
+                    Caller::Controller { epoch, .. } => Some(epoch),
+                    _ => None,
+                };
+                return self.resize_pod(name, ops, epoch);
+            }
             Operation::MergeVm(name, patch) => store.merge(Kind::Vm, name, patch),
             Operation::Get(kind, name) => store.get(*kind, name).cloned().ok_or(Refused::NotFound),
             Operation::Bind(name, uid, node) => store.bind(name, uid, node),
@@ -192,8 +198,9 @@ impl World {
     }
 
     /// Changes what a pod requests, where the server does so at all: an older one does not know of
-    /// it, a webhook or a quota of the namespace may have none of it.
-    fn resize_pod(&mut self, name: &str, ops: &[PatchOp]) -> ApiResponse {
+    /// it, a webhook or a quota of the namespace may have none of it. `epoch` is that of the
+    /// controller that sent it.
+    fn resize_pod(&mut self, name: &str, ops: &[PatchOp], epoch: Option<u64>) -> ApiResponse {
         let Some(vm) = self.vm_named(name) else {
             return ApiResponse::Status(404, "not found".into());
         };
@@ -211,6 +218,9 @@ impl World {
             Ok(pod) => {
                 let size = pod.requested();
                 self.note(Note::Requests { vm, size });
+                if epoch != Some(self.controller.epoch) {
+                    self.late_resize(vm);
+                }
                 ApiResponse::Object(pod)
             }
             Err(Refused::Invalid(why)) => {

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | the last patch of an agent that has ended, until its successor patches the VM | 12 s after the first contact of the successor | `LEGACY_LASTS`, the agent's own time limit |
 //! | a write or a binding of a scheduler that has ended | 2 s | `--takeover-wait-ms` |
-//! | a change of what a pod requests to less, that its controller has given up | 10 s | the controller's own time limit |
+//! | a change of what a pod requests to less, that its controller has given up, or that has ended | 10 s | the controller's own time limit |
 //!
 //! Of these only a bound is promised. A node is overcommitted by no more than the first two added,
 //! and no longer than until the VM's guest has reached a smaller size (docs/scheduler.md). A pod
@@ -63,8 +63,7 @@ impl World {
         self.tally.count("stalled call carried out");
         self.note(Note::Fault("stalled call carried out", vm));
         if is_resize {
-            self.checks.truth[vm].unrequested = true;
-            self.requests_cover_again(vm);
+            self.late_resize(vm);
         }
         let (size, base) = if is_bind {
             (self.granted(vm), Resources::default())
@@ -80,6 +79,13 @@ impl World {
             });
             self.checks.truth[vm].overrun = Some(overrun);
         }
+    }
+
+    /// A change of what a pod requests took effect that its controller has given up, or that has
+    /// ended.
+    pub(crate) fn late_resize(&mut self, vm: usize) {
+        self.checks.truth[vm].unrequested = true;
+        self.requests_cover_again(vm);
     }
 
     fn still_leads(&self, of: Incarnation) -> bool {
