@@ -18,7 +18,7 @@ use protocol::vm::{VirtualMachine, VmPhase};
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(240);
 /// Wants the smallest size of any VM, at once.
 const WANTS_MINIMUM: &str =
     "return function(i) return { cu = i.vm.min_cu, reason = \"minimum\" } end\n";

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 /// A policy is asked every 10 s.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// The gate looks once a minute.
-const GATE_PATIENCE: Duration = Duration::from_secs(180);
+const GATE_PATIENCE: Duration = Duration::from_secs(360);
 /// Image that no machine has.
 const NO_IMAGE: &str = "bellows/no-such-image:1";
 /// Flags of a small member.
