@@ -153,11 +153,10 @@ impl World {
                 }
             }
             Operation::ResizePod(name, ops) => {
-                let epoch = match call.caller {
-                    Caller::Controller { epoch, .. } => Some(epoch),
-                    _ => None,
-                };
-                return self.resize_pod(name, ops, epoch);
+                let current = self.controller.epoch;
+                let is_late =
+                    !matches!(call.caller, Caller::Controller { epoch, .. } if epoch == current);
+                return self.resize_pod(name, ops, is_late);
             }
             Operation::MergeVm(name, patch) => store.merge(Kind::Vm, name, patch),
             Operation::Get(kind, name) => store.get(*kind, name).cloned().ok_or(Refused::NotFound),
@@ -198,9 +197,9 @@ impl World {
     }
 
     /// Changes what a pod requests, where the server does so at all: an older one does not know of
-    /// it, a webhook or a quota of the namespace may have none of it. `epoch` is that of the
-    /// controller that sent it.
-    fn resize_pod(&mut self, name: &str, ops: &[PatchOp], epoch: Option<u64>) -> ApiResponse {
+    /// it, a webhook or a quota of the namespace may have none of it. A late change is one that its
+    /// controller has given up, or whose controller has ended.
+    fn resize_pod(&mut self, name: &str, ops: &[PatchOp], is_late: bool) -> ApiResponse {
         let Some(vm) = self.vm_named(name) else {
             return ApiResponse::Status(404, "not found".into());
         };
@@ -218,8 +217,9 @@ impl World {
             Ok(pod) => {
                 let size = pod.requested();
                 self.note(Note::Requests { vm, size });
-                if epoch != Some(self.controller.epoch) {
-                    self.late_resize(vm);
+                if is_late {
+                    self.checks.truth[vm].unrequested = true;
+                    self.requests_cover_again(vm);
                 }
                 ApiResponse::Object(pod)
             }

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | the last patch of an agent that has ended, until its successor patches the VM | 12 s after the first contact of the successor | `LEGACY_LASTS`, the agent's own time limit |
 //! | a write or a binding of a scheduler that has ended | 2 s | `--takeover-wait-ms` |
-//! | a change of what a pod requests to less, that its controller has given up, or that has ended | 10 s | the controller's own time limit |
+//! | a pod's change to lower requests, of a controller that gave it up or ended | 10 s | its time limit |
 //!
 //! Of these only a bound is promised. A node is overcommitted by no more than the first two added,
 //! and no longer than until the VM's guest has reached a smaller size (docs/scheduler.md). A pod
@@ -50,10 +50,14 @@ impl World {
                 false
             }
             Caller::Write { of, .. } | Caller::Bind { of, .. } => self.still_leads(*of),
-            Caller::Read { .. } | Caller::Controller { .. } => true,
+            Caller::Controller { epoch, .. } => {
+                // Its controller has given it up, whether it lives or not.
+                *epoch = u64::MAX;
+                true
+            }
+            Caller::Read { .. } => true,
         };
         let is_bind = matches!(call.operation, Operation::Bind(..));
-        let is_resize = matches!(call.operation, Operation::ResizePod(..));
         let base = self.granted(vm);
         let answer = self.execute(&call);
         self.tell_changes();
@@ -62,9 +66,6 @@ impl World {
         }
         self.tally.count("stalled call carried out");
         self.note(Note::Fault("stalled call carried out", vm));
-        if is_resize {
-            self.late_resize(vm);
-        }
         let (size, base) = if is_bind {
             (self.granted(vm), Resources::default())
         } else {
@@ -79,13 +80,6 @@ impl World {
             });
             self.checks.truth[vm].overrun = Some(overrun);
         }
-    }
-
-    /// A change of what a pod requests took effect that its controller has given up, or that has
-    /// ended.
-    pub(crate) fn late_resize(&mut self, vm: usize) {
-        self.checks.truth[vm].unrequested = true;
-        self.requests_cover_again(vm);
     }
 
     fn still_leads(&self, of: Incarnation) -> bool {

@@ -62,11 +62,9 @@ impl World {
     }
 
     /// Whether the task that sent a request is there.
-    pub(crate) fn is_awaited(&self, number: u64) -> bool {
-        self.flights.get(&number).is_some_and(|flight| {
-            let agent_task = self.vms[flight.vm].agent_task.as_ref();
-            agent_task.is_some_and(|agent_task| agent_task.id == flight.agent_task)
-        })
+    pub(crate) fn is_awaited(&mut self, number: u64) -> bool {
+        let flight = self.flights.get(&number).copied();
+        flight.is_some_and(|flight| self.agent_task(flight.vm, flight.agent_task).is_some())
     }
 
     /// The answer leaves the scheduler.
