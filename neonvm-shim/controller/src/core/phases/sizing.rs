@@ -123,10 +123,9 @@ impl Draft<'_> {
                 message: peer_text(message),
             });
         }
-        let may_shrink = !self.has_just_taken_over();
         let has = match self.input.runner {
-            RunnerView::Known(state) if may_shrink => self.may_have(state),
-            _ => None,
+            RunnerView::Known(state) => self.may_have(state),
+            RunnerView::NoLink | RunnerView::Silent { .. } => None,
         };
         let mut change = requests::change(self.vm, pod, has)?;
         change.grows &= !self.input.failures.contains_key(&Kind::ResizePod);
@@ -134,8 +133,12 @@ impl Draft<'_> {
     }
 
     /// The most that a guest has, or may get by an order in flight. `None` for a runner that has
-    /// just adopted its QEMU or receives it.
-    fn may_have(&self, state: &RunnerState) -> Option<Resources> {
+    /// just adopted its QEMU or receives it, and while an order of an earlier controller may still
+    /// arrive.
+    fn may_have(&mut self, state: &RunnerState) -> Option<Resources> {
+        if self.has_just_taken_over() {
+            return None;
+        }
         if matches!(state.phase, RunnerPhase::Booting | RunnerPhase::Receiving) {
             return None;
         }
@@ -147,7 +150,7 @@ impl Draft<'_> {
         Some(orders.fold(has, Resources::field_max))
     }
 
-    /// Whether an order of the controller before may still reach the runner. If so, looks again.
+    /// Whether an order of an earlier controller may still reach the runner. If so, looks again.
     fn has_just_taken_over(&mut self) -> bool {
         let at = self.input.took_over_at;
         at.is_some_and(|at| self.is_before(at + ORDER_LASTS))
@@ -157,9 +160,6 @@ impl Draft<'_> {
     /// earlier order until the status shows less. After a crash of the controller the status may
     /// show too little.
     fn may_say_less(&mut self) -> bool {
-        if self.has_just_taken_over() {
-            return false;
-        }
         let RunnerView::Known(state) = self.input.runner else {
             return false;
         };

@@ -196,8 +196,8 @@ impl VmCore {
         }
     }
 
-    /// Changes of the pod's requests whose outcome is unknown. One that keeps failing delays no
-    /// growth.
+    /// Changes of the pod's requests whose outcome is unknown. If they keep failing, they delay no
+    /// growth, and none is given.
     fn resize_unsure(&self) -> &[Vec<PatchOp>] {
         if self.failures.contains_key(&Kind::ResizePod) {
             &[]

@@ -75,8 +75,8 @@ pub struct VmCore {
     /// Orders to a pod's runner, with their sizes, that are in flight or have an unknown outcome. A
     /// response to a later order, or to the same order sent again, clears them.
     pub(super) ordering: Vec<(String, Resources)>,
-    /// Changes of the pod's requests with an unknown outcome, until one has an answer or the pod is
-    /// read.
+    /// Changes of the pod's requests with an unknown outcome. An answer to a later change, or to a
+    /// read of the pod, clears them.
     pub(super) resize_unsure: Vec<Vec<PatchOp>>,
     pub(super) scaling_from: Option<Resources>,
     /// Size of the guest when the order under way was decided. A report may arrive before the

@@ -341,16 +341,22 @@ fn guest_taking_memory_is_not_queried_before_it_sees_it() {
     assert_eq!(untold, Some(Action::QueryMemory));
 }
 
-/// Before the fix, state from before the request counted as current: the guest kept memory beyond
-/// its order.
-#[test]
-fn growth_revoked_before_its_look_is_revoked() {
+/// A guest that has the memory of a growth, which is revoked before a look at it.
+fn revoked() -> World {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();
     world.order(1000, 2 * GIB, 1);
     world.act();
     assert_eq!((world.requested, world.size), (GIB, GIB), "{:?}", world.log);
     world.order(1000, GIB, 2);
+    world
+}
+
+/// Before the fix, state from before the request counted as current: the guest kept memory beyond
+/// its order.
+#[test]
+fn growth_revoked_before_its_look_is_revoked() {
+    let mut world = revoked();
     assert!(!world.done());
     world.run(Span::from_secs(2));
     assert!(world.done());
@@ -361,11 +367,7 @@ fn growth_revoked_before_its_look_is_revoked() {
 /// requests, and then the guest took the memory (N41).
 #[test]
 fn growth_revoked_before_its_look_is_reported_until_the_look() {
-    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
-    world.settle();
-    world.order(1000, 2 * GIB, 1);
-    world.act();
-    world.order(1000, GIB, 2);
+    let mut world = revoked();
     let reported = |world: &World| world.sizer.memory().requested;
     assert_eq!(reported(&world), Bytes(GIB), "{:?}", world.log);
     world.sizer.handle(world.now, Event::QmpDown);

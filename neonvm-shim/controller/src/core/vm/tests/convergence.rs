@@ -339,9 +339,8 @@ fn a_pod_says_less_only_once_the_status_says_what_its_guest_has() {
     state.memory.plugged = Bytes(Bytes::mib(4096).0 - state.memory.base.0);
     world.edit(|vm| vm.spec.guest.memory_slots.r#use = 1);
     world.restart_controller();
-    let mut kinds = world.settle();
     world.pass(ORDER_LASTS);
-    kinds.extend(world.settle());
+    let kinds = world.settle();
     let at = |kind| kinds.iter().position(|it| *it == format!("{kind:?}"));
     assert!(at(Kind::WriteStatus).is_some());
     assert!(
