@@ -63,7 +63,7 @@ impl Policies {
 
     /// The policy at a time, with the last answer of each version. `None`: the VM had none.
     ///
-    /// An agent that starts anew has no answer of before.
+    /// A restart of the agent ends the answers that it had.
     pub(crate) fn at(&self, unix_us: i64) -> Option<PolicyView> {
         let mut now: Option<(u64, &Bound)> = None;
         let mut answers: BTreeMap<Role, (u64, &Answered)> = BTreeMap::new();

@@ -90,12 +90,9 @@ fn about_vm(context: &Context, args: &RunArgs, (spec, vm): (&Spec, &str)) -> Out
                 .fix(format!("see what the agent says: bellows why {key}")),
         );
     };
-    out(&latest.input.canonical());
-    let question = program::input(
-        &serde_json::to_value(&latest.input)
-            .unwrap_or_default()
-            .to_string(),
-    )?;
+    let text = latest.input.canonical();
+    out(&text);
+    let question = program::input(&text)?;
     let past = program::input(&json!({"now": latest.now, "series": latest.past}).to_string())?;
     let mut command = Command::new(&program);
     command

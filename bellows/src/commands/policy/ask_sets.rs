@@ -37,8 +37,9 @@ pub(super) async fn run(
             .rule("a policy of sets is asked about those of one namespace")
             .fix("see them all: bellows vmset list -A"));
     };
-    out(&input.canonical());
-    let question = program::input(&serde_json::to_value(&input).unwrap_or_default().to_string())?;
+    let text = input.canonical();
+    out(&text);
+    let question = program::input(&text)?;
     let mut command = Command::new(&program);
     command
         .arg("run")
