@@ -20,9 +20,9 @@ const PATIENCE_S: &str = "300";
 /// What goes into the guest beside the package.
 const SETTINGS: &str = "VM_MONITOR_ADDR=0.0.0.0:10369\nVM_MONITOR_METRICS_ADDR=0.0.0.0:9100\nVM_MONITOR_CGROUP=system.slice\n\
                         VM_MONITOR_SOFT_SQUEEZE=on\n";
-/// Keeps the timer from running what looks run. systemd draws the random delay anew with each
-/// change of the service, so the timer of the package may fire from 10 min after boot at any of
-/// them.
+/// Delays the timer, so that only the script starts upgrades. systemd draws the random delay again
+/// at each change of the service. So the package's timer may fire at any change from 10 min after
+/// boot.
 const LATE: &str = "[Timer]\nOnBootSec=\nOnBootSec=1d\nOnUnitInactiveSec=1d\n";
 const LOOK: &str = include_str!("look.sh");
 const LOOK_UNIT: &str = "[Unit]\nAfter=vm-monitor.service\n[Service]\nExecStart=/usr/local/bin/look\n\
